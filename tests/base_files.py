@@ -3,8 +3,6 @@
 python -m tests.base_files FOLDER
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

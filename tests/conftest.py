@@ -1,7 +1,5 @@
 """What every test starts from: one torch thread, one seed; and the sample network with its data."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,12 +1,8 @@
 """Tables of parametrized tests with a row per case."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-
-__all__ = ["cases", "named_cases"]
 
 
 def cases(names: str, *rows: Any, **options: Any) -> pytest.MarkDecorator:

@@ -3,8 +3,6 @@
 They skip, and say why; `.ci/run` installs what is missing and runs the skipped tests again.
 """
 
-from __future__ import annotations
-
 import pytest
 
 import qtool

@@ -5,8 +5,6 @@ tensors of both devices at once, as CUDA does: only tensors without dimensions m
 copies. The tensor that torch sees has a size and no memory; what it stands for is in `_HIDDEN`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands with defaults that take less time: what a test does not say itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

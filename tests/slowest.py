@@ -1,7 +1,5 @@
 """The slowest tests of a run, the skipped ones, and a limit: where the time of `make test` goes."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

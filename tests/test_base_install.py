@@ -3,8 +3,6 @@
 QTOOL_BASE_FILES names a folder that `python -m tests.base_files` wrote, where torch is missing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

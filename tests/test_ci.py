@@ -1,7 +1,5 @@
 """`.ci/run` runs each command that `make help` lists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,6 @@
-"""What is installed: one top-level package, its command line inside it, and its data files."""
+"""Packages: the wheel, its versions, and the image."""
 
-from __future__ import annotations
-
+import json
 import os
 import re
 import shutil
@@ -12,6 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from qtool.api.conversion import quantize
+from tests.backends.onnx.export.networks import network, samples
 
 ROOT = Path(__file__).parents[1]
 
@@ -144,3 +146,91 @@ def test_the_lanes_run_tests_that_exist() -> None:
     named = re.findall(r"tests/[\w/]+\.py", lane)
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+_REQUIREMENT = re.compile(r'^ +"([\w-]+)>=([\d.]+)"', re.MULTILINE)
+_PIN = re.compile(r"^([\w-]+)==([\w.]+)$", re.MULTILINE)
+
+
+def _table(name: str) -> dict[str, str]:
+    """Return the lower bounds in a list of pyproject.toml (Python 3.10 has no tomllib)."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lines = re.search(rf"^{name} = \[.*?^\]", text, re.MULTILINE | re.DOTALL)
+    assert lines
+    return dict(_REQUIREMENT.findall(lines[0]))
+
+
+def _pins(file: str) -> dict[str, str]:
+    return {
+        name.lower(): version
+        for name, version in _PIN.findall((ROOT / file).read_text(encoding="utf-8"))
+    }
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
+    bounds = _table("dependencies") | _table("torch") | _table("hf")
+    assert _pins("constraints-floor.txt") == bounds
+
+
+def test_the_versions_that_are_tested_together_are_allowed() -> None:
+    pins = _pins("constraints.txt")
+    tables = map(_table, ("dependencies", "torch", "test", "dev"))
+    bounds = {name: bound for table in tables for name, bound in table.items()}
+    too_old = [n for n, bound in bounds.items() if _numbers(pins[n]) < _numbers(bound)]
+    assert too_old == []
+
+
+DOCKERFILE = ROOT / "docker" / "light.Dockerfile"
+
+
+def instructions(file: Path) -> list[tuple[str, str]]:
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def copy_into(folder: Path, names: list[str]) -> None:
+    *sources, target = names
+    for name in sources:
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, folder / target, ignore=ignore)
+        else:
+            shutil.copy2(ROOT / name, folder / target)
+
+
+@pytest.mark.matrix
+def test_the_light_image(tmp_path: Path) -> None:
+    """Its steps install qtool without torch, and its entry point verifies a file."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    path = f"{tmp_path / 'venv' / 'bin'}:{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PATH": path}
+    sources, work = tmp_path / "sources", tmp_path / "work"
+    sources.mkdir()
+    work.mkdir()
+    entry: list[str] = []
+    for word, rest in instructions(DOCKERFILE):
+        if word == "COPY":
+            copy_into(sources, rest.split())
+        elif word == "RUN":
+            subprocess.run(rest, shell=True, cwd=sources, env=environment, check=True)
+        elif word == "ENTRYPOINT":
+            entry = json.loads(rest)
+        else:
+            assert word in {"FROM", "WORKDIR", "ENV", "USER", "CMD"}
+    quantize(network("residual"), [samples("residual", 64)]).export(work / "model.onnx")
+
+    def output(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "Usage:" in output(*entry, "--help")
+    assert "integer tensors as planned" in output(*entry, "verify", "model.onnx")
+    installed = {row["name"] for row in json.loads(output("pip", "list", "--format", "json"))}
+    assert not {"torch", "matplotlib", "transformers"} & installed

@@ -1,7 +1,5 @@
 """The lists of slow and skipped tests, and the limit of CPU time."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

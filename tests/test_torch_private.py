@@ -3,8 +3,6 @@
 When a new version of torch comes, this is the first test to look at.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

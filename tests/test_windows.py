@@ -1,7 +1,5 @@
 """Files, reports and conversions on a system that refuses what Windows does."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

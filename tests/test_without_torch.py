@@ -1,7 +1,5 @@
 """Files are read, verified, run, timed, measured and shown where torch cannot be imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

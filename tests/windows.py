@@ -5,8 +5,6 @@ removed nor replaced, a file that is open for reading cannot be synced, there ar
 and the process itself is no library of ctypes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -6,8 +6,6 @@
 FOLDER has int8.onnx, float.onnx, int8.tflite, x.npy and a stored report.json.
 """
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import sys

@@ -1,6 +1,6 @@
 """Names of targets, observers, modes, ... for checks that run before torch is loaded.
 
-The registries that give the names their meaning load torch. `tests/core/test_option_names.py`
+The registries that give the names their meaning load torch. `tests/core/test_names.py`
 compares them with the tables below.
 """
 

@@ -1,7 +1,5 @@
 """The step `batch-norm-reestimation`: channels have their float mean and deviation."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from pathlib import Path

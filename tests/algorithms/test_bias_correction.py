@@ -1,7 +1,5 @@
 """The step `bias-correction`: mean results as in float, and nothing else changed."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Steps that several processes share: the model of one, to the bit."""
 
-from __future__ import annotations
-
 import functools
 import os
 from typing import Any

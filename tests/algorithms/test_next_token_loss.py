@@ -1,7 +1,5 @@
 """Steps for causal language models are judged by what texts say next."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

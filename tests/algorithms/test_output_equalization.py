@@ -1,7 +1,5 @@
 """Results of linear layers that kernels round to codes: one range for all their channels."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

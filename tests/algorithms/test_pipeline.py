@@ -1,7 +1,5 @@
 """The stair: steps with probes and samples, their records in files, steps of a user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

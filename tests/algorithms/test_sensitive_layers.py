@@ -1,7 +1,5 @@
 """Layers that make most of a large error compute in float; good networks stay in integers."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Smoothing: wide channels of a linear layer's input are moved into its weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The step `weight-scale-search`: smaller errors of weights, and consistent bias scales."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls in a subprocess: the file that the caller names, and an end in every case."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

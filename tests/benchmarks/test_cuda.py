@@ -1,7 +1,5 @@
 """The benchmark of a CUDA device, on small networks on the CPU."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

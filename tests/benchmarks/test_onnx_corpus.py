@@ -1,7 +1,5 @@
 """A slice of the cases that the onnx package ships: each is right, or refused in one sentence."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations

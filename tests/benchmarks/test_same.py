@@ -1,7 +1,5 @@
 """What benchmarks/same_files.py says of two files: where they differ, or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

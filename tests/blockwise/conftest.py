@@ -1,7 +1,5 @@
 """A model folder in small blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a conversion by blocks is cut only schedules: the bytes of the file are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Biases are corrected for rounded weights block by block, as in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

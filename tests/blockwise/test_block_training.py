@@ -1,7 +1,5 @@
 """Steps that train block by block: two sides of each sample, judged, and closer on new data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

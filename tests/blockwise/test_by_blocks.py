@@ -1,7 +1,5 @@
 """Models larger than memory: block by block to the same file, after any end."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The accuracy of a file of blocks on data: that of plain ONNX Runtime, next to its float model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

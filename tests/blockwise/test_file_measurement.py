@@ -1,7 +1,5 @@
 """What is printed of a file of blocks is measured on it, as of a model in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,7 @@
-"""Which models fit into memory, and the blocks of those that do not."""
-
-from __future__ import annotations
+"""Plans of memory, shards and checkpoints."""
 
 import json
+import shutil
 from pathlib import Path
 
 import click
@@ -11,9 +10,78 @@ import torch
 from qtool.cli.number_types import Bytes
 from safetensors.torch import save_file
 
+import qtool
+from qtool.algorithms.exclusive_layers import Layer
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.weight_rounding.layer_solver import solve_layer
+from qtool.blockwise.checkpoint import BlockRecord, file_digest, open_checkpoint
+from qtool.blockwise.layer_moments import InputMoments, LayerMoments
+from qtool.blockwise.layer_shards import BlockLayer, Shard, solve_shards
 from qtool.blockwise.memory_plan import BLOCK, SMALLEST, WHOLE, block_size, whole_memory
+from qtool.core import graph as G
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8
+from qtool.distributed import Ranks
+from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
+from qtool.verification import Coverage, Difference, Parity
 from tests.cli.float_onnx import write_float_onnx
+
+
+def test_tensors_that_no_block_reads_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended when the first block was recorded, and what it had read was not removed yet."""
+    path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
+    with open_checkpoint(path, {}, Ranks()) as record, monkeypatch.context() as patch:
+        others = record.floats(1), record.own_data, record.scratch
+        for values in (*map(record.activations, range(4)), *others):
+            values.save(0, some, {})
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        record.block(0).write_bytes(b"")
+        digest = file_digest(record.block(0))
+        parity = Parity(0, Difference(0.0, 0.0), None, None)
+        results = (), parity, None, Coverage("", ())
+        record.add(BlockRecord("a block", digest, {}, 0, (), (), *results))
+    with open_checkpoint(path, {}, Ranks()) as record:
+        assert len(record.finished) == 1
+        left = [f.name for f in record.folder.iterdir() if f.is_dir()]
+        assert left == [record.activations(1).folder.name]
+
+
+WEIGHT = torch.tensor([[0.6, -1.4], [2.2, 0.1]])
+PARAMS = QuantParams(INT8, torch.ones(2), torch.zeros(2, dtype=torch.int64), 0)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Shard:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("qtool.blockwise.layer_moments.invert_hessian", fails)
+    graph = qtool.capture_model(torch.nn.Linear(2, 2).eval(), torch.ones(3, 2)).graph
+    (node,) = [n for n in G.calls(graph.graph) if is_product(n)]
+    moments = LayerMoments(node, InputMoments(1), WEIGHT[None], slice(0, 2))
+    rows = moments.inputs.add(node, torch.ones(3, 2), 0)
+    moments.add(rows, torch.ones(3, 2), 0)
+    layer = Layer(node, WEIGHT, PARAMS, None, None)
+    return Shard(BlockLayer(layer, 2, 0, 1, None, None), 0, slice(0, 2), moments)
+
+
+def plan() -> QuantPlan:
+    return qtool.capture_model(torch.nn.Linear(2, 2).eval(), torch.ones(3, 2)).plan()
+
+
+def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
+    solved = solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})
+    assert solved.weight is None
+    assert solved.singular
+
+
+def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = failing(monkeypatch, RuntimeError("out of memory"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})
 
 
 def test_the_memory_of_a_whole_model(tmp_path: Path) -> None:

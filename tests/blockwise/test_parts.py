@@ -1,7 +1,5 @@
 """The parts that are trained are recorded, so that a conversion of another block size has them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A step from outside runs in memory and block by block, without further code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that ends while it calibrates goes on at the next block, to the same bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

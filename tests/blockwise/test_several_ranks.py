@@ -1,7 +1,5 @@
 """A model larger than memory in several processes: the bytes of one, after any end."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

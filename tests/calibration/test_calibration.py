@@ -1,7 +1,5 @@
 """Calibration: the same statistics whatever the split, no trace on the model, safe files."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

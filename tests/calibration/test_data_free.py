@@ -1,7 +1,5 @@
 """Calibration without data: inputs that bring back what BatchNorms saw, and what is said of it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Calibrations of several processes: the bytes of one, however the data is dealt out."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

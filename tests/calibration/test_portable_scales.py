@@ -1,7 +1,5 @@
 """One code on every CPU: all combinations of codes, under every profile of ONNX Runtime."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Too few samples are noticed while they run through, and by nothing that is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

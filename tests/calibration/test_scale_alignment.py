@@ -1,7 +1,5 @@
 """Grids of tensors that meet are one where that costs little, and their own where it would cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

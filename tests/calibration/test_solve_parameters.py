@@ -1,7 +1,5 @@
 """Solved parameters: bias scales, and values that other tools divide by zero on."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Padding that a mask tells of takes no part in calibration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A folder in which the examples of the help work, and the files of the sample network."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small float ONNX model with external weights, and data for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

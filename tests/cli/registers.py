@@ -1,7 +1,5 @@
 """A module of a person, which registers a target and an observer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import qtool

@@ -1,7 +1,5 @@
 """qtool bench: timings with their spread. No test looks at how long anything takes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders of images named by class: the order of the classes is listed, and can be chosen."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

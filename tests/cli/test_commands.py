@@ -1,7 +1,5 @@
 """What the commands write and print on the sample network and on small ones."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """qtool compare: several files side by side."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

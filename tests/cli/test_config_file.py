@@ -1,7 +1,5 @@
 """Options from a file: the command line wins, paths are relative to the file, typos are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

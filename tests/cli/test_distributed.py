@@ -1,7 +1,5 @@
 """Commands under torchrun: the bytes, the words and the exit code of one process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

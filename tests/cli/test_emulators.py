@@ -1,7 +1,5 @@
 """qtool emulators: the list, and what is missing."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

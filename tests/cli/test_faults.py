@@ -5,8 +5,6 @@ The tests take some of these points; with QTOOL_FAULTS=all in the environment th
 pytest --junitxml says how many.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator

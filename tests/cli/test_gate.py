@@ -1,7 +1,5 @@
 """qtool gate: exit codes, files for other programs, and the steps of the Action and of the hook."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Every command has help with an example, and the example works as it stands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

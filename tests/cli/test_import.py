@@ -1,7 +1,5 @@
 """What a module registers is known to the commands behind --import."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A bug of qtool: exit code 70, one sentence, a file for the report, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

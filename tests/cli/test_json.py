@@ -1,7 +1,5 @@
 """Each command's JSON is one document, valid for the description that docs/report.md comes from."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels of a command: where they come from, and why there are none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands take the folder of a transformers model that `quantize` and `convert` write."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The folder is tests/backends/toy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress: one line on a terminal, events for machines, nothing else."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The call of the library and the command write the same file and measure the same figures."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 The table of wrong commands is tests/mistakes/commands.txt.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

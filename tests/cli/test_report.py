@@ -1,7 +1,5 @@
 """qtool report: what it writes, what it refuses, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exit codes, signals, closed pipes and full disks: one sentence, and no partial files."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """qtool verify --cpu: a processor that only pretends, and refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An exported file with another value in one of its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

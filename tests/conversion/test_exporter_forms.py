@@ -1,7 +1,5 @@
 """Forms that exporters write, in the runtimes of the targets: transposed convolutions, Resize."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

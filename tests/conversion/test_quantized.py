@@ -1,7 +1,5 @@
 """The quantized model: callable as the float one, trainable, exported whole or not at all."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Archives that would fill the memory are refused before they are unpacked."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

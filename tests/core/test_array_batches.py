@@ -1,7 +1,5 @@
 """Data as whole arrays: one array of all samples, arrays by name, a table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The errors: one family, documented as the tree it is."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """How numbers and tables are written."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.core import formats

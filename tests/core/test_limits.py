@@ -1,7 +1,5 @@
 """Ranges of numbers: what is in, what is out, and what the refusal says."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, nan
 from typing import Any

@@ -1,7 +1,5 @@
 """Free memory within the limits of control groups of both versions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

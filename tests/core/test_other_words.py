@@ -1,7 +1,5 @@
 """Words of other tools are in no other way names, and mean names that exist."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

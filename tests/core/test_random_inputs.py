@@ -1,7 +1,5 @@
 """Random inputs have sizes that fit each other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,15 +1,21 @@
-"""Dataclasses to JSON and back."""
-
-from __future__ import annotations
+"""Records, their summaries, and the store that keeps them."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import pytest
 
+from qtool.core.errors import FileError
 from qtool.core.json_schema import json_schema
 from qtool.core.records import from_json, to_json
+from qtool.core.store import Store
+from qtool.core.summary import Printed, Summary, group_notes
+from qtool.evaluation.measure.model_contents import ModelContents
+from qtool.planning.plan import QuantPlan
+from qtool.verification.coverage import Coverage
 
 
 @dataclass(frozen=True)
@@ -114,3 +120,96 @@ def test_a_missing_field_has_its_default():
         unit: str = "ms"
 
     assert from_json(Grown, {"name": "a", "value": 1.0}) == Grown("a", 1.0, "ms")
+
+
+def test_rows_are_aligned_and_notes_counted() -> None:
+    notes = tuple(f"sentence {word}" for word in ("one", "two", "three", "four", "five"))
+    text = str(Summary("a.onnx", "int8", (("size", "1 KiB"), ("integer", "100 %")), notes))
+    assert text.splitlines() == [
+        "a.onnx  int8",
+        "  size     1 KiB",
+        "  integer  100 %",
+        "  note  sentence one",
+        "  note  sentence two",
+        "  note  sentence three",
+        "  note  and 2 more notes",
+    ]
+
+
+def test_a_notebook_shows_a_table() -> None:
+    rows = (("size", "1 KiB"), ("in <b>", "1 & 2"))
+    page = Summary("a.onnx", "int8", rows, ("note <i>",), ("warning: <x>",)).to_html()
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
+    assert cells == ["size", "1 KiB", "in &lt;b&gt;", "1 &amp; 2", "note", "note &lt;i&gt;"]
+    assert page.endswith("</table><p>warning: &lt;x&gt;</p>")
+
+
+def test_notes_on_one_fact_are_one_note() -> None:
+    zero = [
+        f"layer{i}.bn: weights are zero in {n} of 64 channels" for i, n in enumerate((8, 64, 9))
+    ]
+    other = ["calibration has not settled; use more samples", "gptq: skipped after a failure"]
+    assert group_notes([*zero[:1], *other, *zero[1:]]) == [
+        "layer0.bn, layer1.bn, layer2.bn: weights are zero in 8 to 64 of 64 channels",
+        *other,
+    ]
+    many = [f"l{i}: too small for a scale of 2^-60" for i in range(8)]
+    assert group_notes(many) == ["l0, l1, l2 and 5 more: too small for a scale of 2^-60"]
+
+
+def test_tables_are_shown_in_a_notebook_as_they_print() -> None:
+    class Table(Printed):
+        def __str__(self) -> str:
+            return "a  b < c"
+
+    assert Table()._repr_html_() == "<pre>a  b &lt; c</pre>"
+    assert all(issubclass(kind, Printed) for kind in (QuantPlan, Coverage, ModelContents))
+
+
+@dataclass(frozen=True)
+class Figure:
+    value: float
+
+
+def test_kept_under_its_key_alone(tmp_path):
+    Store(tmp_path, "a").save("x", {"v": np.arange(3)})
+    assert np.array_equal(Store(tmp_path, "a").load("x")["v"], np.arange(3))
+    assert Store(tmp_path, "b").load("x") is None
+    assert Store(tmp_path, "a").load("y") is None
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"no"])
+def test_damaged_is_as_if_absent(tmp_path, damage):
+    store = Store(tmp_path, "a")
+    store.save("x", {"v": np.arange(3)})
+    file = tmp_path / "x.npz"
+    file.write_bytes(damage(file.read_bytes()))
+    assert store.load("x") is None
+
+
+def test_once(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return Figure(len(made))
+
+    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
+    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
+    assert Store(tmp_path, "b").load_or_make("x", Figure, make) == Figure(2)
+    Store(tmp_path).clear()
+    assert not tmp_path.exists()
+
+
+def test_without_a_folder_nothing_is_kept():
+    store = Store()
+    store.save("x", {})
+    assert store.load("x") is None
+    assert store.load_or_make("x", Figure, lambda: Figure(1.0)) == Figure(1.0)
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    store = Store(tmp_path / "file" / "folder", "a")
+    with pytest.raises(FileError, match="cannot"):
+        store.save("x", {"a": np.zeros(1)})

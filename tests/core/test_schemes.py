@@ -1,7 +1,5 @@
 """Schemes: what is asked for, what is offered, and how they read."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

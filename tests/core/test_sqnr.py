@@ -1,7 +1,5 @@
 """Decibels of signal over noise, and what NaN, Inf and zeros are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

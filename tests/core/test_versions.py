@@ -1,7 +1,5 @@
 """Versions of packages."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import torch

@@ -1,7 +1,5 @@
 """Which weights meet in a 16-bit sum."""
 
-from __future__ import annotations
-
 import torch
 
 from qtool.core.weight_pairs import (

@@ -1,7 +1,5 @@
 """Counts and pads of windows, against the sizes that torch computes."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

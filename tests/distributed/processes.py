@@ -1,7 +1,5 @@
 """Real processes in a real process group on this machine, for tests."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Sessions of several ranks: agreement on the call, failures, and the end of all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -7,8 +7,6 @@
 any block whose first line is `# name.toml` or `# name.py` is kept as that file
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -22,17 +20,6 @@ from typing import Any
 import click
 from click.testing import CliRunner
 from qtool.cli import main
-
-__all__ = [
-    "PAGES",
-    "ROOT",
-    "Block",
-    "blocks",
-    "commands",
-    "differences",
-    "run_command",
-    "run_python",
-]
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -1,7 +1,5 @@
 """Notebooks made from the tutorials: valid, and of the same code."""
 
-from __future__ import annotations
-
 import ast
 import sys
 

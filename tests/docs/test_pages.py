@@ -1,21 +1,29 @@
-"""The pages of the documentation: links lead somewhere, what is generated is whole."""
-
-from __future__ import annotations
+"""Pages, and the tables on them."""
 
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
 import tomllib
+import torch
 from qtool.cli import main
+from torch import nn
+from torch.nn import functional as F
 
 import qtool
-from qtool.core.ops import rows
+from docs.support_matrix import LEGEND, operator_table, treatment
+from qtool import capture_model
+from qtool.backends.onnxruntime.emulation.cache_folder import web_folder
+from qtool.core.ops import OPS, rows
 from qtool.planning import targets
-from tests.docs.snippets import PAGES, ROOT
+from qtool.planning.targets import TARGETS
+from tests.docs.snippets import PAGES, ROOT, blocks, run_command
+from tests.needs import needs_web
+from tests.passes.differential import Function
 
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -147,3 +155,81 @@ def test_the_reference_of_python_has_every_public_name() -> None:
         n.rpartition(".")[2] for n in re.findall(r"^\.\. auto\w+:: ([\w.]+)$", text, re.MULTILINE)
     }
     assert set(qtool.__all__) <= named
+
+
+WEB = web_folder() / "node_modules" / "onnxruntime-web" / "dist" / "ort.node.min.mjs"
+
+
+@needs_web
+@pytest.mark.matrix
+def test_the_program_of_a_browser_runs_in_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = (b.text for b in blocks("docs/device-browser.md") if "import * as ort" in b.text)
+    assert '"onnxruntime-web"' in program
+    (tmp_path / "program.mjs").write_text(program.replace("onnxruntime-web", str(WEB)))
+    for name in ("examples", "calib_data"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    (convert,) = (
+        b.text for b in blocks("docs/device-browser.md") if b.text.startswith("qtool quantize")
+    )
+    run_command(convert.replace("\\\n", " ").split())
+    done = subprocess.run(
+        ["node", "program.mjs"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    count, best = map(int, done.stdout.split())
+    assert (count, 0 <= best < count) == (10, True)
+
+
+FORMS = {"integer": "integer", "opportunistic": "integer", "moves": "pass", "weights": "weights"}
+FORMS |= {"fused": "fused", "between": "float", "float": "float"}
+
+
+def _rows() -> dict[str, list[str]]:
+    lines = operator_table(TARGETS.values()).splitlines()
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    assert {len(c) for c in cells} == {2 + len(TARGETS)}
+    assert cells[0][2:] == list(TARGETS)
+    return {c[0].strip("`"): c[1:] for c in cells[2:]}
+
+
+def test_there_is_one_row_for_each_operator() -> None:
+    assert [*_rows()] == [*dict.fromkeys(op.key for op in OPS.values())]
+
+
+def test_the_words_are_explained() -> None:
+    assert {word for cells in _rows().values() for word in cells[1:]} <= LEGEND.keys()
+    assert FORMS.keys() == LEGEND.keys()
+
+
+def test_operators_are_called_as_in_torch() -> None:
+    rows = _rows()
+    assert rows["conv"][0] == "qtool::conv"
+    assert rows["matmul"][0] == "aten::baddbmm, aten::bmm, aten::matmul, aten::mm"
+
+
+def _body(
+    x: torch.Tensor, first: nn.Module, conv: nn.Module, up: nn.Module, head: nn.Module
+) -> torch.Tensor:
+    y = F.relu(conv(F.max_pool2d(first(x), 2)))
+    return head(up(y + y))
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
+def test_a_plan_does_what_the_table_says(target) -> None:
+    """At best: a call may have to stay in float for a reason of its own."""
+    convs = nn.Conv2d(48, 48, 1), nn.Conv2d(48, 4, 1)
+    layers = (*convs, nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
+    captured = capture_model(Function(_body, *layers).eval(), torch.randn(2, 48, 8, 8))
+    mode = "weight-only" if target.weights_alone else "static"
+    plan = captured.plan(target.name, recipe={"mode": mode})
+    by_key = {op.key: op for op in OPS.values()}
+    found = {
+        d.op: d.execution.value
+        for d in plan.nodes
+        if d.op in ("conv", "max_pool", "conv_transpose", "linear")
+    }
+    assert found == {key: FORMS[treatment(by_key[key], target)] for key in found}
+    assert len(found) == 4

@@ -1,7 +1,5 @@
 """Every command line and every Python snippet of the documentation works as it stands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from inspect import unwrap
 from pathlib import Path

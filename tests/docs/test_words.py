@@ -1,7 +1,5 @@
 """Words that CONTRIBUTING.md lists as to be avoided do not come back."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

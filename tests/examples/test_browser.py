@@ -1,7 +1,5 @@
 """The page with a sentence encoder and a language model, in Chromium, next to ONNX Runtime."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

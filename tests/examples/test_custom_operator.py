@@ -1,7 +1,5 @@
 """The example operator in Python, and in C++ where there is a compiler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

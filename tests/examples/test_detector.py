@@ -1,7 +1,5 @@
 """The small detector: its scenes, what it finds, and its metric."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

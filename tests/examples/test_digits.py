@@ -1,7 +1,5 @@
 """The sample network and its data are what the quick start and the documentation say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The small sentence encoder: its folder, and what it finds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Folders and files as people keep their data and models."""
 
-from __future__ import annotations
-
 import json
 import wave
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models and weights by name, as a command line gives them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -7,8 +7,6 @@ Case 1234 is the same network on every machine; `--first 1234 --count 1` does it
 not be is reduced to the steps that it needs, and written to FOLDER as a regression.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -22,16 +20,13 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.check_graph import check_graph
-from tests.fuzz.check_network import check_network
+from tests.fuzz.checks import check_graph, check_network
 from tests.fuzz.draw_graphs import draw_graph
 from tests.fuzz.draw_networks import draw_network
 from tests.fuzz.graph import Graph
 from tests.fuzz.network import Network
 from tests.fuzz.oracle import KINDS, Verdict, kind_of
 from tests.fuzz.reduce import reduced, smaller_graphs, smaller_networks
-
-__all__ = ["ROOMS", "Room", "run"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """How random ONNX graphs are drawn: node by node, each run in ONNX Runtime before it is taken."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,8 +11,6 @@ import onnxruntime as ort
 from tests.fuzz.graph import Graph, Node
 from tests.fuzz.graph_maker import Drawn, Maker
 from tests.fuzz.graph_ops import ROWS
-
-__all__ = ["draw_graph", "opened"]
 
 LARGEST = 20000  # elements of a value
 OPSETS = (13, 14, 15, 16, 17, 17, 18, 19, 20, 21)

@@ -1,7 +1,5 @@
 """How random networks are drawn: step by step, each tried on data before it is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -11,8 +9,6 @@ import torch
 from tests.fuzz.network import FORMS, SIZES, Fuzzed, Network, Step
 from tests.fuzz.network_layers import Op
 from tests.fuzz.network_ops import OPS
-
-__all__ = ["draw_network"]
 
 LARGEST = 6000  # elements of a value
 INPUTS: tuple[tuple[int | str, ...], ...] = (

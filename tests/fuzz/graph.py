@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["Constant", "Graph", "Node", "reads"]
-
 DTYPES = {
     "float32": np.float32,
     "float64": np.float64,

@@ -3,8 +3,6 @@
 What ONNX Runtime does not run on data is drawn again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

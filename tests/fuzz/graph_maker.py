@@ -1,7 +1,5 @@
 """What rows of operators draw from: random numbers, the values that are there, new constants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -11,8 +9,6 @@ import numpy as np
 import onnx
 
 from tests.fuzz.graph import Constant
-
-__all__ = ["Array", "Drawn", "Maker", "Row"]
 
 Array = np.ndarray[Any, Any]
 

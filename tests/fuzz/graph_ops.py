@@ -1,13 +1,9 @@
 """What random ONNX graphs are made of: one row per operator, also those without a reader."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.fuzz import graph_draws as d
 from tests.fuzz.graph_maker import Drawn, Row
-
-__all__ = ["ROWS"]
 
 MICROSOFT = "com.microsoft"
 _SIMPLE = (

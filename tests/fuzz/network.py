@@ -12,8 +12,6 @@ from torch import nn
 from tests.fuzz.network_ops import OPS
 from tests.models.small import settle
 
-__all__ = ["FORMS", "Fuzzed", "Network", "Step", "apply", "draw_input"]
-
 FORMS = ("tensor", "tuple", "dict", "nested")
 SIZES = (1.0, 0.05, 40.0)  # of the data: as it comes, small, large
 _LOOKED_UP = 7  # rows of tables, one above the largest number

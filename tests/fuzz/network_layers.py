@@ -1,15 +1,11 @@
 """The operations of random networks that have weights, and what all operations have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-
-__all__ = ["ANY", "MAPS", "Op", "Options", "Shape", "by_rank"]
 
 Shape = tuple[int, ...]
 Options = Mapping[str, Any]

@@ -3,8 +3,6 @@
 Options are drawn from short lists; what torch refuses for a shape is drawn again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +12,6 @@ from torch.nn import functional as F
 
 from tests.fuzz import network_layers as layers
 from tests.fuzz.network_layers import ANY, MAPS, Op, Options, Shape
-
-__all__ = ["OPS"]
 
 
 def _function(function: Callable[..., Any], **rest: Any) -> Op:

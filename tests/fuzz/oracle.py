@@ -4,8 +4,6 @@ Nothing is taken from qtool's word: what it wrote is run again on data that it n
 tolerances are the oracle's own (tests/fuzz/tolerance.py).
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import traceback
@@ -31,8 +29,6 @@ from qtool.verification import Verification
 from qtool.verification.estimate import NEARER
 from qtool.verification.fidelity import Fidelity
 from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
-
-__all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]
 
 KINDS = (
     *("right", "noted", "float", "refused", "invalid", "codes", "silent", "capture", "coverage"),

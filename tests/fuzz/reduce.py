@@ -1,7 +1,5 @@
 """A failing case made as small as it goes, while it fails in the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -10,8 +8,6 @@ from tests.fuzz.graph import Graph, reads
 from tests.fuzz.graph import Node as GraphNode
 from tests.fuzz.network import Network, Step
 from tests.fuzz.oracle import Verdict, kind_of
-
-__all__ = ["reduced", "smaller_graphs", "smaller_networks"]
 
 Case = TypeVar("Case")
 

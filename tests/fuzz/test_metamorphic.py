@@ -1,7 +1,5 @@
 """What changes no integer: exact, but where a test says what float permits."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Failing cases get smaller, and keep failing in the same way."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.fuzz.draw_graphs import draw_graph

@@ -1,7 +1,5 @@
 """Whatever was found once: small cases that failed, and do not any more."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

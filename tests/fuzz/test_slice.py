@@ -3,8 +3,6 @@
 `make fuzz` runs more of them; see campaign.py.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -3,16 +3,12 @@
 None comes from qtool: a tolerance that is widened there by mistake shows here as a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
-
-__all__ = ["DRAWS", "NEAR", "Perturbed", "distance", "float_noise", "within"]
 
 NEAR = 1e-3
 """Of the range of an output, between two float runs on new data: a quarter of a step of 8 bits

@@ -1,7 +1,5 @@
 """The pass for Olive in workflows that the real Olive runs; one is that of the documentation."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

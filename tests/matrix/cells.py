@@ -1,7 +1,5 @@
 """The command of each cell of the matrix, and the cells that are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kinds of models of the matrix: those of the examples, and tiny ones made here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A small network for each kind of operator, each with a linear layer that every mode quantizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 `make test` walks a part that has every command and mode; `make matrix` walks all cells.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import cache

@@ -6,8 +6,6 @@ at the batch of the calibration. `make test` walks a part that has every mode, k
 `make matrix` walks all cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fnmatch import fnmatch
 from itertools import product

@@ -1,7 +1,5 @@
 """Every operator in onnxruntime-web, next to this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

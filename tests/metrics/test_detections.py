@@ -1,7 +1,5 @@
 """Outputs of detectors: which they are, which score a position has, and what is said of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An estimator that stands twice gives two answers to one question."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

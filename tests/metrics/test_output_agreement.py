@@ -1,7 +1,5 @@
 """Yardsticks of outputs: kinds, values by hand, and what they warn of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

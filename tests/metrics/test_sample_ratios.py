@@ -1,7 +1,5 @@
 """Intervals of agreements hold the value on new samples, whose values are not independent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

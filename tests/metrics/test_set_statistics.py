@@ -1,7 +1,5 @@
 """Statistics of sets, against values by hand and scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

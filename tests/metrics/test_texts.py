@@ -1,7 +1,5 @@
 """Texts that recognisers read: which outputs they are, when they are equal, what is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every mistake is made in a folder of its own, next to the examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files and folders that commands name wrongly."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

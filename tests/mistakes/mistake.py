@@ -1,7 +1,5 @@
 """A mistake of a user, and the check of the error that qtool raises for it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small networks and data that users get wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any

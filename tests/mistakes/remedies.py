@@ -1,7 +1,5 @@
 """Applies remedies of errors to command lines, and the files that these name."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

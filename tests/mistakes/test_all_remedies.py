@@ -1,7 +1,5 @@
 """No remedy is forgotten by the tests that apply them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import get_args

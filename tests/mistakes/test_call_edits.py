@@ -1,7 +1,5 @@
 """Each change of a call or a function that an error names is made: the next call works."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong command lines have an error that names what is wrong, and remedies that work."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.mistakes.mistake import cases, check_refused, check_remedies

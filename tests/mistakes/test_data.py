@@ -1,7 +1,5 @@
 """Mistakes with data, labels and folders of processors, in Python."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Each change of the data that an error names is made: the next call works."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

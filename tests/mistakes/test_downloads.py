@@ -1,7 +1,5 @@
 """Files that a download left in place of the wanted ones, given to each reader of files."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Mistakes outside of the model and the data: packages, folders of models, forms of files."""
 
-from __future__ import annotations
-
 import os
 import sys
 import types

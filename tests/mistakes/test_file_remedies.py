@@ -1,7 +1,5 @@
 """Remedies of errors about tables and data frames are applied: the next call works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mistakes with the model, in Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

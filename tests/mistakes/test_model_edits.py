@@ -1,7 +1,5 @@
 """Each edit of a model that an error names is made: the edited model is captured."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

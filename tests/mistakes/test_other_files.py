@@ -1,7 +1,5 @@
 """Each other file or folder that an error names is given: the next call works."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes in Python: arguments of the public functions."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

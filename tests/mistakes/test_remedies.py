@@ -1,7 +1,5 @@
 """Each remedy of a command is applied: the next command works, or has another true error."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.core.errors import QtoolError

@@ -1,7 +1,5 @@
 """Each remedy of a call's error is applied: the next call works."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Options of reading are used or refused, for each kind of data and each command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

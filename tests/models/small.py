@@ -1,7 +1,5 @@
 """Small networks with random weights and statistics, one for each thing a network can do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
-
-__all__ = ["NETWORKS", "Network", "settle"]
 
 
 def settle(model: nn.Module) -> nn.Module:

@@ -1,7 +1,5 @@
 """python -m tests.mutants [NAME...]: which mutants survive the tests that are to kill them."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.mutants.runner import outcome

@@ -4,8 +4,6 @@ No file is written: the working tree and the bytecode caches stay as they are. P
 from one that has torch, whose import would take most of the time.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A change of the suite that keeps them killed protects as much as before. A chang
 moves the text of its mutants, too.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
@@ -68,14 +66,14 @@ _ONNXRUNTIME = (
         "backends/onnxruntime/kernels/elementwise.py",
         "return exchanged()(y, x) if first_repeats(x.shape, y.shape) else straight(x, y)",
         "return straight(x, y)",
-        ("backends/onnxruntime/kernels/test_elementwise.py::test_broadcasting",),
+        ("backends/onnxruntime/kernels/test_pool.py::test_broadcasting",),
     ),
     Mutant(
         "table of signed codes off by one",
         "backends/kernels/lookup.py",
         "torch.cat([table[128:], table[:128]])",
         "torch.cat([table[127:], table[:127]])",
-        ("backends/kernels/test_lookup.py::test_takes_the_entry_of_each_code",),
+        ("backends/kernels/test_params.py::test_takes_the_entry_of_each_code",),
     ),
 )
 
@@ -113,7 +111,7 @@ _TFLITE = (
         "backends/tflite/kernels/pool.py",
         "zero = int(x.zero_point) if count_include_pad else 0",
         "zero = 0",
-        ("backends/tflite/kernels/test_pool.py::test_counted_pads_are_zeros_and_not_code_zero",),
+        ("backends/tflite/kernels/test_goldens.py::test_counted_pads_are_zeros_and_not_code_zero",),
     ),
 )
 
@@ -160,7 +158,7 @@ _PLANNING = (
         "planning/targets/rules.py",
         "G.value(weight).numel() < MIN_TABLE_SIZE",
         "G.value(weight).numel() <= MIN_TABLE_SIZE",
-        ("planning/targets/test_rules.py::test_a_table_of_the_least_size_is_stored_as_codes",),
+        ("planning/targets/test_targets.py::test_a_table_of_the_least_size_is_stored_as_codes",),
     ),
 )
 
@@ -191,7 +189,9 @@ _METRICS = (
         "metrics/medians.py",
         "low, high = ordered[k - 1], ordered[n - k]",
         "low, high = ordered[k - 1], ordered[n - k - 1]",
-        ("metrics/test_medians.py::test_the_interval_covers_the_median_of_the_population[6]",),
+        (
+            "metrics/test_share_intervals.py::test_the_interval_covers_the_median_of_the_population[6]",
+        ),
     ),
     Mutant(
         "estimate is the mean of samples",
@@ -217,14 +217,14 @@ _GATE = (
         "metrics/drop.py",
         "return low > limit or high <= limit",
         "return low > limit or high < limit",
-        ("metrics/test_drop.py::test_a_drop_up_to_the_limit_is_within_it",),
+        ("metrics/test_share_intervals.py::test_a_drop_up_to_the_limit_is_within_it",),
     ),
     Mutant(
         "variance of the jackknife without its factor",
         "metrics/drop.py",
         "variance = (count - 1) / count * float(",
         "variance = float(",
-        ("metrics/test_drop.py::test_the_jackknife_of_a_mean_has_students_interval",),
+        ("metrics/test_share_intervals.py::test_the_jackknife_of_a_mean_has_students_interval",),
     ),
     Mutant(
         "half of the weights make another model",

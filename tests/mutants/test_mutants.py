@@ -1,7 +1,5 @@
 """The table of mutants fits the sources and the tests, and no mutant survives."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

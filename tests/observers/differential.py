@@ -1,7 +1,5 @@
 """Data and comparisons the observers' tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import floor

@@ -1,7 +1,5 @@
 """The shared helpers fail when they should."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

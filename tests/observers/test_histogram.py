@@ -1,7 +1,5 @@
 """The histogram: exact counts, independent of how the data came."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranges from statistics, against numpy and brute force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Observers by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Scale and zero point from a range."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

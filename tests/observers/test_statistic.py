@@ -1,7 +1,5 @@
 """What holds for every statistic, and the walk over a tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counting a part of large samples: the same state whatever the batches, and the right range."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

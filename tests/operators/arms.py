@@ -4,8 +4,6 @@ Converting costs about the same for one arm as for ten, so arms of one input sha
 What the runtime executes for an arm is what its output depends on.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Mapping
@@ -25,8 +23,6 @@ from qtool.backends.onnxruntime.session import optimised_graph, run, session
 from qtool.planning.plan import Decision
 from tests.backends.onnx.export.networks import computing
 from tests.operators.table import CASES
-
-__all__ = ["Arm", "arm_of"]
 
 PER_FILE = 10
 Array = np.ndarray[Any, Any]

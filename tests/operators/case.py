@@ -1,7 +1,5 @@
 """A network for one way to write an operator, and what has to become of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-__all__ = ["Case", "Whole", "conv", "image", "linear", "tokens", "whole"]
 
 Body = Callable[..., Any]
 Maker = Callable[[], nn.Module]

@@ -1,7 +1,5 @@
 """Operators on feature maps: arithmetic, activations, pools, resizes, norms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.operators.case import Case, conv, image, whole
-
-__all__ = ["FEATURE_MAPS"]
 
 NUMBER = "one operand is a scalar"
 NONE = "no integer kernel on onnxruntime"

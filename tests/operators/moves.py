@@ -1,7 +1,5 @@
 """Operators that move elements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -9,8 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.operators.case import Case, conv, image, whole
-
-__all__ = ["MOVES"]
 
 NONE = "no integer kernel on onnxruntime"
 HEAD = {"c": lambda: nn.Conv2d(4, 8, 1), "head": lambda: nn.Linear(512, 3)}

@@ -1,7 +1,5 @@
 """Operators on sequences: products, attention, norms, recurrent layers; and inputs and outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.operators.case import Case, tokens, whole
-
-__all__ = ["SEQUENCES"]
 
 NONE = "no integer kernel on onnxruntime"
 PRODUCT = "a product of two activations is not faster in integers"

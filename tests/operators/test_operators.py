@@ -3,8 +3,6 @@
 Exporting verifies each file against ONNX Runtime; here each arm is looked at alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The check that every rewrite goes through: the graph against the user's own model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """A layer of a decoder with its KV cache, as transformers would write it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """One form for each operation, whatever way it was written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Experts of transformers become two layers; a file has one operator for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """BatchNorm in every layer it can follow: the numbers stay, the norm goes, or it has to stay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

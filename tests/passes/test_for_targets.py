@@ -1,7 +1,5 @@
 """The rewrites that targets ask for: where they apply, where they may not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

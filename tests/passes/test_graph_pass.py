@@ -1,7 +1,5 @@
 """The contract of passes: every way to break it is caught, and names the pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads that share keys and values read them without copies, and see what they saw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,8 @@
-"""Products with stored matrices are linear layers, whatever way they are written."""
-
-from __future__ import annotations
+"""Forms of products, look-ups and medians."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +10,17 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph import torch_ops
+from qtool.frontends.torch.export_module import capture_module
+from qtool.passes import CANONICAL, run_passes
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_constants import fold_constants
 from qtool.planning.plan import Execution
 from tests.named_cases import named_cases
-from tests.passes.differential import Function, rewritten
+from tests.passes.differential import Function, assert_same, rewritten
 
 FORMS = [canonicalize, fold_constants]
 
@@ -152,3 +157,126 @@ def test_a_stored_matrix_as_first_operand_is_a_layer(form: str, mode: str) -> No
         assert result.coverage.share == 1
     expected = model(x)
     assert (quantized(x) - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+IDS = torch.tensor([[3, 3, 0, 7], [1, 2, 3, 999], [5, 5, 5, 5]])
+BEGINS = torch.tensor([0, 4, 4, 9])  # the second bag is empty
+WEIGHTS = torch.tensor([[1.0, -2.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0], [3.0, 0.25, 1.0, -1.0]])
+Given = tuple[torch.Tensor, ...]
+
+
+class Bag(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag = nn.EmbeddingBag(1000, 80, **options)
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self.bag(ids, offsets, weights)
+
+
+class Weighted(Bag):
+    def forward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.bag(ids, None, weights)
+
+
+FLAT, LAST = IDS.flatten(), torch.tensor([0, 4, 4, 12])
+CASES: dict[str, tuple[dict[str, Any], Given]] = {
+    **{mode: ({"mode": mode}, (IDS,)) for mode in ("sum", "mean", "max")},
+    "weights": ({"mode": "sum"}, (IDS, WEIGHTS)),
+    "sum of offsets": ({"mode": "sum"}, (FLAT, BEGINS)),
+    "mean of offsets": ({"mode": "mean"}, (FLAT, BEGINS)),
+    "weights of offsets": ({"mode": "sum"}, (FLAT, BEGINS, WEIGHTS.flatten())),
+    "sum with the last": ({"mode": "sum", "include_last_offset": True}, (FLAT, LAST)),
+    "mean with the last": ({"mode": "mean", "include_last_offset": True}, (FLAT, LAST)),
+}
+LEFT = {
+    "maximum of offsets": ({"mode": "max"}, (FLAT, BEGINS)),
+    "a row that counts for nothing": ({"mode": "sum", "padding_idx": 3}, (IDS,)),
+}
+
+
+def canonical(options: dict[str, Any], given: Given) -> tuple[nn.Module, G.FloatGraph]:
+    weighted = given[-1] is WEIGHTS
+    model = (Weighted if weighted else Bag)(**options).eval()
+    graph = capture_module(model, Batch(given), {})
+    run_passes(graph.module, CANONICAL)
+    return model, graph
+
+
+@pytest.mark.parametrize(("options", "given"), CASES.values(), ids=CASES)
+def test_a_bag_is_rows_and_a_reduction(options: dict[str, Any], given: Given) -> None:
+    model, graph = canonical(options, given)
+    targets = [n.target for n in G.calls(graph.graph)]
+    assert torch_ops.embedding in targets
+    assert not [t for t in targets if "embedding_bag" in str(t)]
+    assert_same(model, graph.module, given)
+    assert_same(model, graph.module, (given[0].flip(0), *given[1:]))
+
+
+def test_offsets_are_no_constants() -> None:
+    model, graph = canonical({"mode": "mean"}, (FLAT, BEGINS))
+    assert_same(model, graph.module, (FLAT.flip(0), torch.tensor([0, 1, 11, 12])))
+
+
+@pytest.mark.parametrize(("options", "given"), LEFT.values(), ids=LEFT)
+def test_others_are_left(options: dict[str, Any], given: Given) -> None:
+    model, graph = canonical(options, given)
+    assert [t for t in map(str, (n.target for n in G.calls(graph.graph))) if "embedding_bag" in t]
+    assert_same(model, graph.module, given)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean of offsets"])
+def test_the_table_is_stored_as_int8(name: str, tmp_path: Path) -> None:
+    options, given = CASES[name]
+    model = qtool.quantize(Bag(**options).eval(), [given], dynamic={})
+    found = model.export(tmp_path / "bag.onnx")
+    assert [d.execution.value for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
+    assert (tmp_path / "bag.onnx").stat().st_size < 1000 * 80 * 2
+    assert found.exactness.exact
+
+
+Of = Callable[[torch.Tensor], torch.Tensor]
+
+
+def behind(function: Of) -> nn.Module:
+    """A function of what a linear layer gives."""
+    torch.manual_seed(0)
+    return Function(lambda x, layer: function(layer(x)), nn.Linear(6, 5)).eval()
+
+
+def with_gaps(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0.1, torch.nan, x)
+
+
+FUNCTIONS: dict[str, Of] = {
+    "median": lambda x: x - x.median(),
+    "median of the samples": lambda x: x - x.median(0, keepdim=True).values,
+    "kthvalue of the samples": lambda x: x - x.kthvalue(2, 0).values,
+    "nanmedian": lambda x: x - with_gaps(x).nanmedian(),
+    "nanmedian along an axis": lambda x: with_gaps(x).nanmedian(1).values.nan_to_num(7.0),
+    "nanmedian of the samples": lambda x: x - with_gaps(x).nanmedian(0, keepdim=True).values,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
+def test_medians_run_with_other_batches(function: Of, tmp_path: Path) -> None:
+    model = behind(function)
+    drawn = [torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (16, 9, 4)]
+    quantized = qtool.quantize(model, drawn[:1])
+    quantized.export(tmp_path / "model.onnx", verify=False)
+    for x in drawn:
+        (found,) = run(session(tmp_path / "model.onnx"), [x.numpy()])
+        planned = quantized(x).detach()
+        assert torch.allclose(torch.from_numpy(found), planned, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("what", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_a_remainder_by_values_near_zero_is_named(what: Callable[..., torch.Tensor]) -> None:
+    model, data = behind(lambda x: what(x[:, :2], x[:, 2:4])), torch.randn(16, 6)
+    assert qtool.quantize(model, [data]).fidelity.near_zero_divisions

@@ -1,7 +1,5 @@
 """Recurrent layers: one operator each; cells: linear layers, counted as such."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

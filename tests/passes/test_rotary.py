@@ -1,7 +1,5 @@
 """Rotary embeddings that are written out become one operator, and nothing else does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of small models, and a short form of them to compare with."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch
@@ -16,8 +14,6 @@ from qtool.planning.planner import make_plan
 from qtool.planning.targets import Target, target
 from tests.models.small import settle
 from tests.passes.differential import captured_network
-
-__all__ = ["canonical", "network_graph", "network_plan", "plan", "reads", "table"]
 
 MINMAX = ObserverSpec("minmax")
 

@@ -1,7 +1,5 @@
 """Quant points: identity, then the codes' own values, with a straight-through gradient."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

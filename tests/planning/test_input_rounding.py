@@ -1,7 +1,5 @@
 """Inputs that kernels of weight-only layers round, against ONNX Runtime."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

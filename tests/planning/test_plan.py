@@ -1,7 +1,5 @@
 """The plan as data: its digest, its table, and who shares with whom."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What runs in integers, what does not, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -185,172 +183,155 @@ def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) 
     return torch.cat([c(torch.cat([y, b(x)], 1)), y], 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "rows"),
-    [
-        pytest.param(
-            lambda: Function(_second_reader, conv(), conv()),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "relu: relu float -> own",
-                "parts.1: conv integer -> own",
-                "add: add integer -> own",
-            ],
-            id="relu, and a second reader of the conv",
+PATTERNS = {
+    "relu, and a second reader of the conv": (
+        lambda: Function(_second_reader, conv(), conv()),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "relu: relu float -> own",
+            "parts.1: conv integer -> own",
+            "add: add integer -> own",
+        ],
+    ),
+    "relu of a conv that is an output too": (
+        lambda: Function(_also_returned, conv()),
+        IMAGE,
+        ["parts.0: conv integer -> own", "relu: relu float -> float"],
+    ),
+    "clamp that is not from zero": (
+        lambda: nn.Sequential(conv(), nn.Hardtanh(), conv()),
+        IMAGE,
+        ["0: conv integer -> own", "1: clip float -> own", "2: conv integer -> own"],
+    ),
+    "codes pass through": (
+        lambda: nn.Sequential(conv(), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(1)),
+        IMAGE,
+        [
+            "0: conv integer -> float",
+            "1: relu fused -> own",
+            "2: max_pool pass -> as 1",
+            "3: pass pass -> as 1",
+        ],
+    ),
+    "codes pass from the input": (
+        lambda: nn.Sequential(nn.PixelShuffle(1), conv()),
+        IMAGE,
+        ["0: pass pass -> as input", "1: conv integer -> own"],
+    ),
+    "a pool of floats": (
+        lambda: nn.Sequential(nn.MaxPool2d(2), conv()),
+        IMAGE,
+        ["0: max_pool float -> own", "1: conv integer -> own"],
+    ),
+    "float in front of a conv": (
+        lambda: nn.Sequential(nn.Sigmoid(), conv()),
+        IMAGE,
+        ["0: sigmoid float -> own", "1: conv integer -> own"],
+    ),
+    "a relu behind a concat needs what is below zero in its inputs": (
+        lambda: Function(
+            lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1).relu()),
+            *(conv(), conv(), nn.Conv2d(6, 3, 1)),
         ),
-        pytest.param(
-            lambda: Function(_also_returned, conv()),
-            IMAGE,
-            ["parts.0: conv integer -> own", "relu: relu float -> float"],
-            id="relu of a conv that is an output too",
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "parts.1: conv integer -> own",
+            "cat: concat integer -> float",
+            "relu: relu fused -> own",
+            "parts.2: conv integer -> own",
+        ],
+    ),
+    "heads joined for the output keep parameters of their own": (
+        lambda: Function(_joined_heads, conv(), conv()),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "view: pass pass -> as parts.0",
+            "parts.1: conv integer -> own",
+            "sigmoid: sigmoid integer -> own",
+            "view_2: pass pass -> as sigmoid",
+            "cat: concat float -> float",
+            "permute: pass float -> float",
+        ],
+    ),
+    "what is joined twice for the output is not joined in codes first": (
+        lambda: Function(_joined_twice, conv(), conv(), conv()),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "parts.1: conv integer -> own",
+            "cat: concat float -> float",
+            "relu: relu float -> float",
+            "parts.2: conv integer -> own",
+            "cat_2: concat float -> float",
+        ],
+    ),
+    "joined for a layer in codes, joined for the output in float": (
+        lambda: Function(_joined_and_read, conv(), conv(), nn.Conv2d(6, 3, 1)),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "parts.1: conv integer -> as cat",
+            "cat: concat integer -> own",
+            "parts.2: conv integer -> own",
+            "cat_2: concat float -> float",
+        ],
+    ),
+    "joined for an operator in float": (
+        lambda: Function(lambda x, a: torch.cat([a(x), x.exp()], 1).softmax(1), conv()),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "exp: exp float -> float",
+            "cat: concat float -> float",
+            "softmax: softmax float -> float",
+        ],
+    ),
+    "joined for the output, with a light operator behind it": (
+        lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).sigmoid(), conv(), conv()),
+        IMAGE,
+        [
+            "parts.0: conv integer -> own",
+            "parts.1: conv integer -> own",
+            "cat: concat float -> float",
+            "sigmoid: sigmoid float -> float",
+        ],
+    ),
+    "joined for a layer behind an operator between codes": (
+        lambda: Function(
+            lambda x, a, b, c: c(F.silu(torch.cat([a(x), b(x)], 1))),
+            *(conv(), conv(), nn.Conv2d(6, 3, 1)),
         ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.Hardtanh(), conv()),
-            IMAGE,
-            ["0: conv integer -> own", "1: clip float -> own", "2: conv integer -> own"],
-            id="clamp that is not from zero",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(1)),
-            IMAGE,
-            [
-                "0: conv integer -> float",
-                "1: relu fused -> own",
-                "2: max_pool pass -> as 1",
-                "3: pass pass -> as 1",
-            ],
-            id="codes pass through",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(nn.PixelShuffle(1), conv()),
-            IMAGE,
-            ["0: pass pass -> as input", "1: conv integer -> own"],
-            id="codes pass from the input",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(nn.MaxPool2d(2), conv()),
-            IMAGE,
-            ["0: max_pool float -> own", "1: conv integer -> own"],
-            id="a pool of floats",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(nn.Sigmoid(), conv()),
-            IMAGE,
-            ["0: sigmoid float -> own", "1: conv integer -> own"],
-            id="float in front of a conv",
-        ),
-        pytest.param(
-            lambda: Function(
-                lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1).relu()),
-                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
-            ),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "parts.1: conv integer -> own",
-                "cat: concat integer -> float",
-                "relu: relu fused -> own",
-                "parts.2: conv integer -> own",
-            ],
-            id="a relu behind a concat needs what is below zero in its inputs",
-        ),
-        pytest.param(
-            lambda: Function(_joined_heads, conv(), conv()),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "view: pass pass -> as parts.0",
-                "parts.1: conv integer -> own",
-                "sigmoid: sigmoid integer -> own",
-                "view_2: pass pass -> as sigmoid",
-                "cat: concat float -> float",
-                "permute: pass float -> float",
-            ],
-            id="heads joined for the output keep parameters of their own",
-        ),
-        pytest.param(
-            lambda: Function(_joined_twice, conv(), conv(), conv()),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "parts.1: conv integer -> own",
-                "cat: concat float -> float",
-                "relu: relu float -> float",
-                "parts.2: conv integer -> own",
-                "cat_2: concat float -> float",
-            ],
-            id="what is joined twice for the output is not joined in codes first",
-        ),
-        pytest.param(
-            lambda: Function(_joined_and_read, conv(), conv(), nn.Conv2d(6, 3, 1)),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "parts.1: conv integer -> as cat",
-                "cat: concat integer -> own",
-                "parts.2: conv integer -> own",
-                "cat_2: concat float -> float",
-            ],
-            id="joined for a layer in codes, joined for the output in float",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, a: torch.cat([a(x), x.exp()], 1).softmax(1), conv()),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "exp: exp float -> float",
-                "cat: concat float -> float",
-                "softmax: softmax float -> float",
-            ],
-            id="joined for an operator in float",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, a, b: torch.cat([a(x), b(x)], 1).sigmoid(), conv(), conv()),
-            IMAGE,
-            [
-                "parts.0: conv integer -> own",
-                "parts.1: conv integer -> own",
-                "cat: concat float -> float",
-                "sigmoid: sigmoid float -> float",
-            ],
-            id="joined for the output, with a light operator behind it",
-        ),
-        pytest.param(
-            lambda: Function(
-                lambda x, a, b, c: c(F.silu(torch.cat([a(x), b(x)], 1))),
-                *(conv(), conv(), nn.Conv2d(6, 3, 1)),
-            ),
-            IMAGE,
-            [
-                "parts.0: conv integer -> as cat",
-                "parts.1: conv integer -> as cat",
-                "cat: concat integer -> own",
-                "silu: silu float -> own",
-                "parts.2: conv integer -> own",
-            ],
-            id="joined for a layer behind an operator between codes",
-        ),
-        pytest.param(
-            lambda: Function(_two_heads, nn.Linear(4, 4), nn.Linear(4, 4)),
-            (2, 4),
-            ["parts.0: linear integer -> own", "parts.1: linear integer -> float"],
-            id="linear that is an output and read in codes",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.ConstantPad2d(1, 0.5), conv()),
-            IMAGE,
-            ["0: conv integer -> own", "1: pad float -> own", "2: conv integer -> own"],
-            id="padding with another number",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.Softplus(), conv()),
-            IMAGE,
-            ["0: conv integer -> own", "1: softplus float -> own", "2: conv integer -> own"],
-            id="an operator without a row",
-        ),
-    ],
-)
+        IMAGE,
+        [
+            "parts.0: conv integer -> as cat",
+            "parts.1: conv integer -> as cat",
+            "cat: concat integer -> own",
+            "silu: silu float -> own",
+            "parts.2: conv integer -> own",
+        ],
+    ),
+    "linear that is an output and read in codes": (
+        lambda: Function(_two_heads, nn.Linear(4, 4), nn.Linear(4, 4)),
+        (2, 4),
+        ["parts.0: linear integer -> own", "parts.1: linear integer -> float"],
+    ),
+    "padding with another number": (
+        lambda: nn.Sequential(conv(), nn.ConstantPad2d(1, 0.5), conv()),
+        IMAGE,
+        ["0: conv integer -> own", "1: pad float -> own", "2: conv integer -> own"],
+    ),
+    "an operator without a row": (
+        lambda: nn.Sequential(conv(), nn.Softplus(), conv()),
+        IMAGE,
+        ["0: conv integer -> own", "1: softplus float -> own", "2: conv integer -> own"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "shape", "rows"), PATTERNS.values(), ids=PATTERNS)
 def test_patterns(model: Callable[[], nn.Module], shape: tuple[int, ...], rows: list[str]) -> None:
     assert [row.replace(".default", "") for row in table(plan(model(), shape))] == rows
 
@@ -410,71 +391,54 @@ def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
     assert found["relu"] == ["parts.1"]
 
 
-@pytest.mark.parametrize(
-    ("model", "node", "reason"),
-    [
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.Softmax(1)),
-            "1",
-            "integer softmax is slower",
-            id="no kernel",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: torch.matmul(c(x), x), conv()),
-            "matmul",
-            "not faster in integers",
-            id="a product of activations",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: c(x).sin(), conv()),
-            "sin",
-            "no integer kernel on onnxruntime",
-            id="no row",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: c(x) + 1, conv()), "add", "a scalar", id="plus a number"
-        ),
-        pytest.param(
-            lambda: Function(_sum_for_a_norm, conv()),
-            "add",
-            "one input is float and no layer reads the result",
-            id="a sum for a norm",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: torch.add(c(x), x, alpha=2), conv()),
-            "add.alpha",
-            "one operand is a scalar",
-            id="alpha",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: c(x) + x.double(), conv()),
-            "add",
-            "float64, not float32",
-            id="another dtype",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: F.conv2d(c(x), x[:1, :, :1, :1]), conv()),
-            "conv2d",
-            "its weight is computed at run time",
-            id="a computed weight",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c: (c(x), x + x.sin()), conv()),
-            "add",
-            "its inputs are float",
-            id="an add far from integers",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.Hardtanh()), "1", "clamps in float", id="clamp"
-        ),
-        pytest.param(
-            lambda: nn.Sequential(nn.ReLU(), nn.Sigmoid(), conv()),
-            "0",
-            "its input is float",
-            id="a clamp of floats",
-        ),
-    ],
-)
+REASONS = {
+    "no kernel": (lambda: nn.Sequential(conv(), nn.Softmax(1)), "1", "integer softmax is slower"),
+    "a product of activations": (
+        lambda: Function(lambda x, c: torch.matmul(c(x), x), conv()),
+        "matmul",
+        "not faster in integers",
+    ),
+    "no row": (
+        lambda: Function(lambda x, c: c(x).sin(), conv()),
+        "sin",
+        "no integer kernel on onnxruntime",
+    ),
+    "plus a number": (lambda: Function(lambda x, c: c(x) + 1, conv()), "add", "a scalar"),
+    "a sum for a norm": (
+        lambda: Function(_sum_for_a_norm, conv()),
+        "add",
+        "one input is float and no layer reads the result",
+    ),
+    "alpha": (
+        lambda: Function(lambda x, c: torch.add(c(x), x, alpha=2), conv()),
+        "add.alpha",
+        "one operand is a scalar",
+    ),
+    "another dtype": (
+        lambda: Function(lambda x, c: c(x) + x.double(), conv()),
+        "add",
+        "float64, not float32",
+    ),
+    "a computed weight": (
+        lambda: Function(lambda x, c: F.conv2d(c(x), x[:1, :, :1, :1]), conv()),
+        "conv2d",
+        "its weight is computed at run time",
+    ),
+    "an add far from integers": (
+        lambda: Function(lambda x, c: (c(x), x + x.sin()), conv()),
+        "add",
+        "its inputs are float",
+    ),
+    "clamp": (lambda: nn.Sequential(conv(), nn.Hardtanh()), "1", "clamps in float"),
+    "a clamp of floats": (
+        lambda: nn.Sequential(nn.ReLU(), nn.Sigmoid(), conv()),
+        "0",
+        "its input is float",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "node", "reason"), REASONS.values(), ids=REASONS)
 def test_reasons(model: Callable[[], nn.Module], node: str, reason: str) -> None:
     decision = plan(model(), (2, 3, 3, 3)).decision(node)
     assert decision is not None

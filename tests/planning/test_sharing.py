@@ -3,8 +3,6 @@
 A layer behind a concat reads its codes; what no layer reads is joined in float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -73,66 +71,55 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> tor
     return last(torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1))
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        pytest.param(
-            lambda: Function(lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1)), *convs(2), read()),
-            {"parts.0": "cat", "parts.1": "cat"},
-            id="both inputs are the concat's alone",
-        ),
-        pytest.param(
-            lambda: Function(_shared_input, *convs(2), read()),
-            {"parts.1": "cat"},
-            id="an input that others read keeps its own",
-        ),
-        pytest.param(
-            lambda: Function(_also_returned, *convs(2), read()),
-            {"parts.1": "cat"},
-            id="an input that is an output keeps its own",
-        ),
-        pytest.param(
-            lambda: Function(_two_readers, *convs(2), read()),
-            {"parts.1": "cat", "parts.1_2": "cat_2"},
-            id="an input of two concats keeps its own",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, a, b: b(torch.cat([a(x), x], 1)), *convs(1), read()),
-            {"parts.0": "cat"},
-            id="the model's input keeps its own",
-        ),
-        pytest.param(
-            lambda: Function(_two_concats, *convs(3), read(9)),
-            {"parts.0": "cat_2", "parts.1": "cat_2", "parts.2": "cat_2", "cat": "cat_2"},
-            id="a concat of a concat",
-        ),
-        pytest.param(
-            lambda: Function(_pooled, *convs(2), read()),
-            {"max_pool2d": "relu", "parts.1": "cat", "slice_2": "cat"},
-            id="through what passes codes on, but not where a relu would cost a kernel",
-        ),
-        pytest.param(
-            lambda: Function(_two_relus, *convs(2), read()),
-            {"relu": "cat", "relu_2": "cat"},
-            id="relus among themselves",
-        ),
-        pytest.param(
-            lambda: Function(_relu_and_clamp, *convs(2), read()),
-            {},
-            id="a relu keeps its own next to a clamp",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(*convs(1), nn.MaxPool2d(2), nn.Flatten(2)),
-            {"1": "0", "2": "0"},
-            id="a chain has the parameters of its beginning",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, a: F.max_pool2d(a(x), 2) + F.max_pool2d(a(x), 2), *convs(1)),
-            {"max_pool2d": "parts.0", "max_pool2d_2": "parts.0_2"},
-            id="a layer called twice has parameters for each call",
-        ),
-    ],
-)
+SHARING = {
+    "both inputs are the concat's alone": (
+        lambda: Function(lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1)), *convs(2), read()),
+        {"parts.0": "cat", "parts.1": "cat"},
+    ),
+    "an input that others read keeps its own": (
+        lambda: Function(_shared_input, *convs(2), read()),
+        {"parts.1": "cat"},
+    ),
+    "an input that is an output keeps its own": (
+        lambda: Function(_also_returned, *convs(2), read()),
+        {"parts.1": "cat"},
+    ),
+    "an input of two concats keeps its own": (
+        lambda: Function(_two_readers, *convs(2), read()),
+        {"parts.1": "cat", "parts.1_2": "cat_2"},
+    ),
+    "the model's input keeps its own": (
+        lambda: Function(lambda x, a, b: b(torch.cat([a(x), x], 1)), *convs(1), read()),
+        {"parts.0": "cat"},
+    ),
+    "a concat of a concat": (
+        lambda: Function(_two_concats, *convs(3), read(9)),
+        {"parts.0": "cat_2", "parts.1": "cat_2", "parts.2": "cat_2", "cat": "cat_2"},
+    ),
+    "through what passes codes on, but not where a relu would cost a kernel": (
+        lambda: Function(_pooled, *convs(2), read()),
+        {"max_pool2d": "relu", "parts.1": "cat", "slice_2": "cat"},
+    ),
+    "relus among themselves": (
+        lambda: Function(_two_relus, *convs(2), read()),
+        {"relu": "cat", "relu_2": "cat"},
+    ),
+    "a relu keeps its own next to a clamp": (
+        lambda: Function(_relu_and_clamp, *convs(2), read()),
+        {},
+    ),
+    "a chain has the parameters of its beginning": (
+        lambda: nn.Sequential(*convs(1), nn.MaxPool2d(2), nn.Flatten(2)),
+        {"1": "0", "2": "0"},
+    ),
+    "a layer called twice has parameters for each call": (
+        lambda: Function(lambda x, a: F.max_pool2d(a(x), 2) + F.max_pool2d(a(x), 2), *convs(1)),
+        {"max_pool2d": "parts.0", "max_pool2d_2": "parts.0_2"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "expected"), SHARING.values(), ids=SHARING)
 def test_sharing(model: Callable[[], nn.Module], expected: dict[str, str]) -> None:
     assert shared(plan(model(), IMAGE)) == expected
 

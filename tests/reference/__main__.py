@@ -3,8 +3,6 @@
 python -m tests.reference [--update] [CASE ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

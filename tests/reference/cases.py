@@ -1,7 +1,5 @@
 """The cases: command lines, and cells of the matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ With --base torch and its like cannot be imported. With --modules one command ru
 modules that it loads are printed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Runs cases in processes of their own, and reads and writes what is expected of them."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """Commands on files say the same with torch and where it cannot be imported."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

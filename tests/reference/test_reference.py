@@ -4,8 +4,6 @@ A difference is a change that users see: wanted, listed and committed with the c
 `python -m tests.reference --update`, or a fault.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is compared of an output: masks of what is no property of the code, and tolerances."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """A small network for the tests of the search, and what a search of it needs."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

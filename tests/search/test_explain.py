@@ -1,7 +1,5 @@
 """Layers that are named for a changed answer bring it back, in the simulation and in a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

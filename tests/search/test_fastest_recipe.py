@@ -1,7 +1,5 @@
 """The choice of layers by their speed: predicted, timed, and repeated by its recipe."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

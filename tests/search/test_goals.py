@@ -1,7 +1,5 @@
 """Goals of a search: which files meet them, which file is the best, and invalid goals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores of files on the evaluation data: error, metric, interval, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the search looks next, and what it delivers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The front: exact where all is looked at, and the same where it is swept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

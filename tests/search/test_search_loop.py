@@ -1,7 +1,5 @@
 """The loop of a search, with toy speeds and a toy judge: what it evaluates, and when it stops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log10, nan

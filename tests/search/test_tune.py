@@ -1,7 +1,5 @@
 """A search as a person calls it: goals kept or not, ended early, gone on with, refused."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Of equal values torch takes any, ONNX the first: a file is not wrong for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small ONNX models for reproductions of defects."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime as ort

@@ -1,7 +1,5 @@
 """Defects of onnx (docs/upstream.md): a failure means that one is mended."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -3,8 +3,6 @@
 Three are in 1.32. Their workarounds stay: a file also runs in older versions.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

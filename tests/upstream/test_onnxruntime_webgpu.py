@@ -1,7 +1,5 @@
 """Defects of ONNX Runtime's WebGPU provider (docs/upstream.md): a failure means one is mended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Defects of OpenVINO (docs/upstream.md): a failure means that one is mended."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

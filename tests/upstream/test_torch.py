@@ -1,7 +1,5 @@
 """Defects of torch (docs/upstream.md): a failure means that one is mended."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

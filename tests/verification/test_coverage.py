@@ -1,11 +1,79 @@
-"""Shares of the work, and goals for them."""
+"""Coverage, exactness, and checks of the verification itself."""
 
-from __future__ import annotations
-
+import numpy as np
 import pytest
 
+from qtool.core.errors import DataError
 from qtool.planning.plan import Execution
+from qtool.verification import FileCheck
 from qtool.verification.coverage import AuditRow, Coverage, is_audited, unknown_work
+from qtool.verification.exactness import CodeCounts
+from qtool.verification.self_check import SelfCheck
+
+
+def test_identical_values_are_counted_over_batches() -> None:
+    counts = CodeCounts()
+    codes = np.array([[1, 2, 3]], np.int8)
+    assert counts.add_output(codes, codes, 0.0)
+    assert not counts.add_output(codes, codes + np.int8(1), 1.0)
+    counts.add_samples([codes])
+    counts.add_samples([np.zeros((2, 3))])
+    assert counts.figures() == (3, 6, 3, 1.0)
+
+
+def test_nan_equals_nan() -> None:
+    counts = CodeCounts()
+    values = np.array([np.nan, 1.0], np.float32)
+    assert counts.add_output(values, values, 0.0)
+    assert not counts.add_output(values, np.array([0.0, 1.0], np.float32), np.inf)
+    assert (counts.elements, counts.identical, counts.worst) == (4, 3, np.inf)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3,), (0,)])
+def test_nothing_is_equal_in_another_shape(shape: tuple[int, ...]) -> None:
+    counts = CodeCounts()
+    assert not counts.add_output(np.zeros(2), np.zeros(shape), np.inf)
+    assert (counts.elements, counts.identical) == (2, 0)
+
+
+def test_no_data_is_no_success() -> None:
+    with pytest.raises(DataError, match="nothing was compared"):
+        CodeCounts().figures()
+
+
+CLOSE = FileCheck(1, 1000, 999, 8.77e-06, "layer", 3)
+CASES = {
+    "identical": (FileCheck(1, 1000, 1000, 0.0, None, 0), "verified"),
+    "float nodes round": (
+        CLOSE,
+        (
+            "verified: integer kernels bit for bit; float nodes differ in the last bits, by "
+            "8.8e-06 codes"
+        ),
+    ),
+    "a wrong kernel": (FileCheck(1, 10, 9, 1.0, "layer", 3, ("layer",)), "not verified"),
+    "no float node": (FileCheck(1, 10, 9, 1.0, "layer", 0), "not verified"),
+    "modified": (
+        FileCheck(1, 10, 10, 0.0, None, 0, self_test=SelfCheck(True, unmodified=False)),
+        "not verified",
+    ),
+    "another CPU": (
+        FileCheck(1, 10, 10, 0.0, None, 0, other_target="onnxruntime-arm"),
+        "verified on this CPU alone, which onnxruntime-arm is not for",
+    ),
+    "no program": (
+        FileCheck(0, 0, 0, 0.0, None, 0, not_compared="no kernel"),
+        "verified: by its self-test; the engine was not compared",
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "headline"), CASES.values(), ids=CASES)
+def test_the_headline_is_that_of_passed(check: FileCheck, headline: str) -> None:
+    summary = check.summary("model.onnx")
+    assert summary.text == headline
+    assert check.passed is headline.startswith("verified")
+
 
 LAYER = AuditRow("conv", "Conv", "QLinearConv", True, 900, "")
 SMALL = AuditRow("fc", "Gemm", "Gemm", False, 100, "its input is float")

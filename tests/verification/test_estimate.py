@@ -1,7 +1,5 @@
 """Errors of outputs by sample: medians, their intervals, and samples that decide the sum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

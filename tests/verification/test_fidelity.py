@@ -1,7 +1,5 @@
 """SQNR of an int8 model against the float one, and the layers that cost most."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

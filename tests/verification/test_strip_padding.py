@@ -1,7 +1,5 @@
 """What stands on padding counts in no ratio."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Equalization: a network with unbalanced channels converts as well as its balanced twin."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Factors: what makes the predicted noise smallest, within what clamps allow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What an error comes to: gains beside derivatives worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

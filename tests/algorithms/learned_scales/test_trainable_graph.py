@@ -1,7 +1,5 @@
 """What can be learned: it begins as the quantized network, has gradients, and goes back into it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

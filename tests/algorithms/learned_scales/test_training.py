@@ -1,7 +1,5 @@
 """The step `learned-scales`: nearer to the float network on new data, and kept only where it is."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The residual stream of decoders, rotated: the same function, fewer outliers, or a reason."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The rounding of columns with error feedback, on matrices alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The layer solver: the same weights from rows in memory and from moments; noise is not learned."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import fx, nn

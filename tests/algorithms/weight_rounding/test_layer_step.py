@@ -1,6 +1,4 @@
-"""The step `gptq`: better results on new data, and nothing else changed."""
-
-from __future__ import annotations
+"""Steps that solve layer by layer, and the samples that they read."""
 
 import functools
 import sys
@@ -16,6 +14,7 @@ import qtool
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.pipeline import Step, run_step
+from qtool.algorithms.weight_rounding.layer_samples import LayerSamples, slice_batch
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.core import graph as G
 from qtool.core.data.calibration_samples import CalibrationSamples
@@ -226,3 +225,19 @@ def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.Monke
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["gptq"])
     assert any("gptq: skipped as less accurate" in note for note in model.notes)
     assert not model.changes
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_keep_their_mean_without_a_bias(bias: bool, weighted: bool) -> None:
+    layer = torch.nn.Linear(3, 2, bias=bias).eval()
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)) + 5
+    graph = qtool.capture_model(layer, x).graph
+    (node,) = [n for n in G.calls(graph.graph) if is_product(n)]
+    target = layer(x).detach()
+    weights = torch.ones(8) if weighted else None
+    rows = LayerSamples(node, [slice_batch(node, x, target, weights, 8)]).rows(holdout=False)
+    assert rows is not None
+    for centred, exact in zip(rows, (x, target), strict=True):
+        expected = exact - exact.mean(0) if bias else exact
+        assert torch.allclose(centred[0], expected, atol=1e-5)

@@ -1,7 +1,5 @@
 """The zeros of pruned weights stay zeros, by any step and in any mode; dense weights are free."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replays the recorded outputs of LiteRT's reference kernels (tests/golden/*.npz)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Single-operator models for real ONNX Runtime sessions: the oracle of the kernel tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory

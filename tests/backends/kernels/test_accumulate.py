@@ -1,7 +1,5 @@
 """Exactness of the accumulators, by the bound that chooses the arithmetic, against int64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,18 +1,25 @@
-"""What a file says of itself reads back, and damage is refused in a sentence."""
-
-from __future__ import annotations
+"""What a file says of itself and of its source."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 
+import qtool
+from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, maker_version
+from qtool.backends.onnx.source_metadata import read_source_metadata
+from qtool.backends.tflite.file import load
 from qtool.core.errors import VerificationError
 from qtool.core.types import Change, ObserverSpec
+from qtool.frontends.onnx import OnnxModule, load_onnx
 from qtool.planning.recipe import Recipe
+from tests.frontends.onnx.files import behind_conv, images
 
 INFO = FileInfo(
     "1.2",
@@ -67,3 +74,86 @@ def test_damage_is_refused_in_a_sentence(key: str, text: str) -> None:
     with pytest.raises(VerificationError, match=r"metadata.*convert again") as caught:
         FileInfo.of(model(INFO.metadata() | {key: text}))
     assert "\n" not in str(caught.value)
+
+
+PROPERTIES = {
+    "names": "{0: 'cat', 1: 'dög'}",
+    "": "an empty key",
+    "\x1b[31m<b>\n": "\x1b[2J",  # of a terminal and of a page
+    "looks like a self-test": '{"format":2,"content":"00000000000000000000000000000000"}',
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> OnnxModule:
+    model = behind_conv("r = Relu (h)\ny0 = MatMul (r, m)")
+    matrix = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "m"))
+    onnx.helper.set_model_props(model, {**PROPERTIES, "qtool_version": "0.0"})
+    model.model_version, model.domain, model.doc_string = 7, "com.example", "of a trainer"
+    model.graph.name, model.graph.doc_string = "main graph", "of an exporter"
+    model.graph.input[0].doc_string = "RGB"
+    shape = [None, 4, 8, 8]
+    output = onnx.helper.make_tensor_value_info("y0", onnx.TensorProto.FLOAT, shape, "logits")
+    model.graph.output[0].CopyFrom(output)
+    path = tmp_path_factory.mktemp("source") / "model.onnx"
+    apart = {"location": "model.data", "size_threshold": 0}
+    onnx.save(model, path, save_as_external_data=True, **apart)
+    return load_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [
+        ("qdq", {}),
+        ("qoperator", {}),
+        ("qdq", {"mode": "dynamic"}),
+        ("qdq", {"mode": "weight-only"}),
+        ("qdq", {"target": "openvino"}),
+        ("blocks", {}),
+        ("float", {}),
+    ],
+    ids=str,
+)
+def test_onnx_files_have_the_metadata_of_their_source(
+    source: OnnxModule, tmp_path: Path, format_: str, options: dict[str, Any]
+) -> None:
+    path, data = tmp_path / "model.onnx", [images(8)]
+    if format_ == "blocks":
+        assert source.path is not None
+        qtool.quantize_by_blocks(source.path, data, path, **options)
+    elif format_ == "float":
+        qtool.capture_model(source, data[0]).export_float(path)
+    else:
+        qtool.quantize(source, data, **options).export(path, format=format_)
+
+    about = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).get_modelmeta()
+    own = {k: v for k, v in about.custom_metadata_map.items() if not k.startswith("qtool_")}
+    assert own == PROPERTIES
+    assert (about.version, about.domain, about.description) == (7, "com.example", "of a trainer")
+    assert about.custom_metadata_map["qtool_version"] != "0.0"
+    model = onnx.load(path)
+    assert read_source_metadata(model) == read_source_metadata(source.model)
+    qtool.inspect(path)
+    if format_ not in ("blocks", "float"):
+        assert qtool.verify(path).self_test.passed
+        digest = content_digest(path)
+        model.metadata_props[-2].value += "!"
+        onnx.save(model, path)
+        assert content_digest(path) != digest
+
+
+def test_a_tflite_file_has_them_as_json(source: OnnxModule, tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    qtool.quantize(source, [images(8)], target="tflite").export(path)
+    stored = json.loads(load(path).metadata["onnx_metadata"])
+    assert stored == read_source_metadata(source.model).to_json()
+    assert stored["properties"] == PROPERTIES
+    assert qtool.verify(path).self_test.passed
+
+
+def test_files_of_torch_modules_are_named_after_qtool(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval()
+    data = [torch.from_numpy(np.eye(4, dtype=np.float32))]
+    qtool.quantize(net, data).export(tmp_path / "net.onnx")
+    assert onnx.load(tmp_path / "net.onnx").graph.name == "qtool"

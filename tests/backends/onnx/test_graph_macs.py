@@ -1,7 +1,5 @@
 """The work of graphs with bodies, counted by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

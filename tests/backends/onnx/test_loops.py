@@ -1,7 +1,5 @@
 """Loops that do not end are refused, or end at the deadline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

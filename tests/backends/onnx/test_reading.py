@@ -1,7 +1,5 @@
 """A model read once: who makes and reads a tensor, constants, attributes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sparse tensors are read as the dense ones that ONNX Runtime makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

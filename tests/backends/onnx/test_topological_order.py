@@ -1,7 +1,5 @@
 """Nodes that stand before what they read: sorted, and then read as any other file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

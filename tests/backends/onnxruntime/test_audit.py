@@ -1,7 +1,5 @@
 """The audit says what the runtime really runs, for files of qtool and of others."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The runtime tells which kernels it has here, by what they compute."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX files as model files: in float, with the constants of operators that move codes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

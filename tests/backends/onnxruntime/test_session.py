@@ -1,7 +1,5 @@
 """Sessions: what the runtime is asked for, and what is said when it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files in onnxruntime-web next to ONNX Runtime, where it is installed."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files on a GPU; here SwiftShader takes its place, and software adapters are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """OpenVINO as a runtime: what it is asked, what is said of it, what a conversion shows in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A runtime in a process of its own: answers, refusals, crashes, interruptions, forks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

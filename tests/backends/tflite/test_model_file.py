@@ -1,7 +1,5 @@
 """TFLite files as model files: restored, in float, timed; what a microcontroller needs."""
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The test that a TFLite file carries of itself: any changed bit is detected before LiteRT runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

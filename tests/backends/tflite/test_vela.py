@@ -1,7 +1,5 @@
 """What Vela prints and writes, as the estimates of a report."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A .toy file is an ONNX file behind four bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import qtool

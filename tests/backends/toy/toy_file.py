@@ -1,7 +1,5 @@
 """Writing, opening and running .toy files."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import weakref
@@ -15,8 +13,6 @@ from qtool.backends.export import ExportOptions, PlannedFile
 from qtool.backends.onnxruntime.model_file import ONNX, OnnxFile
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
-
-__all__ = ["NAME", "SUFFIX", "ToyExport", "ToyFile", "is_toy", "open_session", "write_float"]
 
 NAME, SUFFIX = "toy", ".toy"
 _MARK = b"TOY1"

@@ -1,7 +1,5 @@
 """Batches from files, and files that are no data."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Callable
@@ -108,38 +106,33 @@ def _saved(save: Callable[..., None], *arrays: object, **named: object) -> Calla
 OBJECTS = np.array([None, {}], dtype=object)
 
 
+WHAT_IS_NO_DATA = {
+    "empty npy": ("x.npy", lambda _: b"", "is empty"),
+    "empty npz": ("x.npz", lambda _: b"", "is empty"),
+    "foreign": ("x.npy", lambda _: b"\0text", "cannot be read as arrays"),
+    "truncated npz": ("x.npz", lambda _: b"PK\x03\x04", "cannot be read"),
+    "truncated npy": ("x.npy", lambda p: _saved(np.save, X)(p)[:-9], "cannot be read"),
+    "damaged npz": ("x.npz", _damage, "cannot be read as arrays"),
+    "a promise too large": ("x.npz", _huge, "cannot be read as arrays"),
+    "pickled npy": ("x.npy", _saved(np.save, OBJECTS), "cannot be read"),
+    "pickled npz": ("x.npz", _saved(np.savez, x=OBJECTS), "holds Python objects"),
+    "no arrays": ("x.npz", _saved(np.savez), "holds no array of inputs"),
+    "labels only": ("x.npz", _saved(np.savez, labels=X), "holds no array of inputs"),
+    "unequal lengths": (
+        "x.npz",
+        _saved(np.savez, a=X, b=X[1:]),
+        r"different numbers of samples: \{'a': 10, 'b': 9\}",
+    ),
+    "a number": ("x.npz", _saved(np.savez, a=3.0), "'a' is a single number"),
+    "text array": ("x.npy", _saved(np.save, np.array(["a"])), "of type <U1"),
+    "csv": ("x.csv", lambda _: b"1,2", r"are \.npy or \.npz, or a folder"),
+}
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy leaves the
 # file of a broken .npz open, which the garbage collector then reports
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        pytest.param("x.npy", lambda _: b"", "is empty", id="empty npy"),
-        pytest.param("x.npz", lambda _: b"", "is empty", id="empty npz"),
-        pytest.param("x.npy", lambda _: b"\0text", "cannot be read as arrays", id="foreign"),
-        pytest.param("x.npz", lambda _: b"PK\x03\x04", "cannot be read", id="truncated npz"),
-        pytest.param(
-            "x.npy", lambda p: _saved(np.save, X)(p)[:-9], "cannot be read", id="truncated npy"
-        ),
-        pytest.param("x.npz", _damage, "cannot be read as arrays", id="damaged npz"),
-        pytest.param("x.npz", _huge, "cannot be read as arrays", id="a promise too large"),
-        pytest.param("x.npy", _saved(np.save, OBJECTS), "cannot be read", id="pickled npy"),
-        pytest.param(
-            "x.npz", _saved(np.savez, x=OBJECTS), "holds Python objects", id="pickled npz"
-        ),
-        pytest.param("x.npz", _saved(np.savez), "holds no array of inputs", id="no arrays"),
-        pytest.param(
-            "x.npz", _saved(np.savez, labels=X), "holds no array of inputs", id="labels only"
-        ),
-        pytest.param(
-            "x.npz",
-            _saved(np.savez, a=X, b=X[1:]),
-            r"different numbers of samples: \{'a': 10, 'b': 9\}",
-            id="unequal lengths",
-        ),
-        pytest.param("x.npz", _saved(np.savez, a=3.0), "'a' is a single number", id="a number"),
-        pytest.param("x.npy", _saved(np.save, np.array(["a"])), "of type <U1", id="text array"),
-        pytest.param("x.csv", lambda _: b"1,2", r"are \.npy or \.npz, or a folder", id="csv"),
-    ],
+    ("name", "content", "message"), WHAT_IS_NO_DATA.values(), ids=WHAT_IS_NO_DATA
 )
 def test_what_is_no_data(
     tmp_path: Path, name: str, content: Callable[[Path], bytes], message: str

@@ -1,7 +1,5 @@
 """Batches from whatever the user has."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any

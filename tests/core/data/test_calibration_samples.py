@@ -1,7 +1,5 @@
 """Kept samples are the same ones whatever the order, the split and the merge."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

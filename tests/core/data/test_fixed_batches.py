@@ -1,7 +1,5 @@
 """Batches of any size for a model with a fixed number of samples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Items of a sequence are made when they are read, each time."""
 
-from __future__ import annotations
-
 from qtool.core.data.lazy_sequence import LazySequence
 
 

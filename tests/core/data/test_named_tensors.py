@@ -1,7 +1,5 @@
 """Nested arguments have the names of their paths."""
 
-from __future__ import annotations
-
 import torch
 
 from qtool.core.data import Batch

@@ -1,7 +1,5 @@
 """The executor: whole, partial and streamed runs give what calling the graph gives."""
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Mapping, Sequence

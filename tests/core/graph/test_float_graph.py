@@ -1,7 +1,5 @@
 """The float graph: what fits it, and the small edits every pass is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

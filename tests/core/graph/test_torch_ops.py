@@ -1,7 +1,5 @@
 """qtool's torch operators: values by hand, shapes of fakes, gradients where training needs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Images and sounds: read by known decoders, from regular files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

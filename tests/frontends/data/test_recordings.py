@@ -1,7 +1,5 @@
 """The steps of recordings have the states that a loop over the float model gives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

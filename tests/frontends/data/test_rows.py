@@ -1,12 +1,19 @@
-from __future__ import annotations
+"""Rows of data: names of samples, order of classes."""
 
+import base64
+import io
+import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
+from qtool.frontends.data.class_order import class_numbers
+from qtool.frontends.data.load_data import Rows, load_data
 from qtool.frontends.data.rows import Row, read_rows
+from qtool.frontends.data.sample_names import SIDE, SampleNames
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 from tests.named_cases import cases
 
@@ -98,3 +105,126 @@ def test_what_is_not_json(tmp_path: Path) -> None:
 
 def test_there_are_as_many_rows_as_samples(captioned: Path, sounds: Path) -> None:
     assert len(read_rows(captioned)) == len(read_rows(sounds)) == COUNT
+
+
+@pytest.fixture
+def folder(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for number, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            color = (255 * number, 100 * i, 0)
+            image.new("RGB", (200, 100), color).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def test_folder_of_images(folder):
+    data = load_data(folder, transform="numpy:asarray")
+    names = data.sample_names()
+    assert [names.sample(i) for i in range(4)] == [
+        *("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
+    ]
+    assert [names.class_(n) for n in (0, 1, 2, None)] == ["cat", "dog", "", ""]
+    head, _, code = names.thumbnail(2).partition(",")
+    assert head == "data:image/jpeg;base64"
+    image = pytest.importorskip("PIL.Image")
+    with image.open(io.BytesIO(base64.b64decode(code))) as small:
+        assert small.size == (SIDE, SIDE // 2)
+        assert small.getpixel((10, 10))[0] > 240, "the red one"
+
+
+def test_names_of_the_model_and_of_texts():
+    rows = [Row(text="  a\nshort text"), Row(text="x" * 100), Row(text="b", label=1)]
+    names = Rows([rows], list, {"no": 0, "yes": 1}).sample_names()
+    assert names.sample(0) == "a short text"
+    assert names.sample(1) == "x" * 59 + "…"
+    assert names.class_(1) == "yes"
+    assert names.thumbnail(0) == ""
+
+
+def test_samples_without_names():
+    names = SampleNames()
+    assert (names.sample(0), names.class_(0), names.thumbnail(0)) == ("", "", "")
+
+
+def test_an_unreadable_image_has_no_thumbnail(tmp_path):
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "a.png").write_bytes(b"no image")
+    names = SampleNames([Row(image=tmp_path / "a.png")])
+    assert names.sample(0) == "a.png"
+    assert names.thumbnail(0) == ""
+
+
+def test_placeholders_of_transformers_are_no_names() -> None:
+    classes = {"LABEL_0": 0, "cat": 1, "LABEL_3": 2}
+    names = Rows([[Row(text="a")]], list, classes).sample_names()
+    assert [names.class_(n) for n in range(3)] == ["", "cat", "LABEL_3"]
+
+
+NAMES = ("bar", "circle", "square")
+
+
+def transform(image: Any) -> Any:
+    return np.asarray(image, np.float32).transpose(2, 0, 1) / 255
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for i, name in enumerate((*NAMES, "bar")):
+        save_image(tmp_path / "photos" / name / f"{i}.png", i)
+    return tmp_path / "photos"
+
+
+def labels(photos: Path, classes: Any = None) -> list[int]:
+    data: Any = load_data(photos, transform=f"{__name__}:transform", classes=classes)
+    assert data.labels is data.labels
+    return list(data.labels)
+
+
+def test_the_alphabetical_order_is_listed_once(
+    photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "qtool"):
+        assert labels(photos) == [0, 0, 1, 2]
+    (message,) = caplog.messages
+    assert "bar=0, circle=1, square=2" in message
+    assert "'classes'" in message
+
+
+@pytest.mark.parametrize("form", ["list", "text", "file", "inside"])
+def test_another_order_is_chosen_in_four_ways(
+    photos: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = ["circle", "other", "square", "bar"]
+    file = photos / "classes.txt" if form == "inside" else photos.parent / "order.txt"
+    file.write_text("\n".join(order) + "\n")
+    classes = {"list": order, "text": "circle, other,square,bar", "file": str(file), "inside": None}
+    with caplog.at_level(logging.WARNING, "qtool"):
+        assert labels(photos, classes[form]) == [3, 3, 0, 2]
+    assert not caplog.messages
+
+
+@cases(
+    "classes, message",
+    ("bar,circle", "the label 'square' is none of the classes bar, circle"),
+    ("bar,circle,square,bar", "names 'bar' twice"),
+    ("bar,,circle", "is empty"),
+    ([], "is empty"),
+)
+def test_a_list_that_cannot_be_meant_is_refused(photos: Path, classes: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        labels(photos, classes)
+
+
+@cases(
+    "labels, numbers, expected",
+    (["b", "a", "b"], {}, [1, 0, 1]),
+    (["b", "a", "b"], {"a": 7, "b": 9}, [9, 7, 9]),
+    (["10", "2"], {}, [10, 2]),
+    ([4, 0], {"0": 1, "4": 2}, [2, 1]),
+    (["a", None], {}, None),
+)
+def test_numbers_of_names(labels: list[Any], numbers: dict[str, int], expected: Any) -> None:
+    own = class_numbers([Row(text="x", label=label) for label in labels], numbers)
+    assert (None if own is None else own.tolist()) == expected
+    assert own is None or own.dtype == np.int64

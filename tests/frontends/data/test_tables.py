@@ -1,7 +1,5 @@
 """Tables as files: numbers for a model as they are, texts and conversations for its tokenizer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Language models with their cache, from a folder to tokens in ONNX Runtime."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Other tools find a model's configuration and tokenizer next to its file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

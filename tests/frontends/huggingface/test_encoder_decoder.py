@@ -1,7 +1,5 @@
 """Encoder-decoder models as two files: what they write together is what the model writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

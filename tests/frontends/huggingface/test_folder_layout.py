@@ -1,7 +1,5 @@
 """Where the files of a folder lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from qtool.frontends.huggingface.folder_layout import LAYOUTS, model_folder_of

@@ -1,7 +1,5 @@
 """Decoders whose attention, cache and rotary embedding are one kernel: ten families, in files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """onnxruntime-genai loads a folder as it is written, and gives the tokens of `qtool generate`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whisper for onnxruntime-genai: two graphs on the weights of the files for other libraries."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

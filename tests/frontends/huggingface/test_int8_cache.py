@@ -1,7 +1,5 @@
 """Caches of keys and values in int8: as the float model sees them, and in files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

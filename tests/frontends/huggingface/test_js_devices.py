@@ -1,7 +1,5 @@
 """Which file transformers.js loads on which device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

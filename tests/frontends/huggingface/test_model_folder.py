@@ -1,7 +1,5 @@
 """Folders as transformers and timm write them, with small models of random weights."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

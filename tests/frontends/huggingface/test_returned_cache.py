@@ -1,7 +1,5 @@
 """A model of transformers as it is converts without the cache that it returns."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Texts are cut at the positions that a model has; longer ones are refused before its capture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """CLIP and SigLIP as two models: the embeddings of each tower are those of the whole model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,8 @@
-"""Weights of a folder that its model does not use: heads are named, parts of layers refused."""
-
-from __future__ import annotations
+"""Weights that a model does not use, and those of other tools."""
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qtool.core.errors import CaptureError
+from qtool.frontends.huggingface.foreign_weights import check_float_weights, dequantized
 from qtool.frontends.huggingface.meta_init import load_without_weights, stored_names
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.load_model import load_model
+
+
+def test_a_pipe_in_place_of_a_configuration_is_not_read(tmp_path: Path) -> None:
+    for name in ("config.json", "quantize_config.json"):
+        os.mkfifo(tmp_path / name)
+    check_float_weights(tmp_path)
+
+
+def test_weights_that_become_float_are_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    check_float_weights(tmp_path)
+    assert dequantized({"quantization_config": {"quant_method": "fp8"}}) == "fp8"
+    for other in ({}, {"quantization_config": None}, {"quantization_config": {"bits": 4}}):
+        assert dequantized(other) is None
+
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
 

@@ -1,7 +1,5 @@
 """A decoder of one layer as onnxruntime-genai's builder writes them, of contrib operators."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import numpy_helper

@@ -1,7 +1,5 @@
 """Small ONNX files made of text: a convolution, and what a test wants behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

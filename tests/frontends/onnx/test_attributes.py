@@ -4,8 +4,6 @@ Each case stands behind a convolution and before one, so that what is read has t
 kept. Most of them once came out wrong, and "verified".
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

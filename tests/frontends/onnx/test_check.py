@@ -1,7 +1,5 @@
 """Files that are no valid ONNX, or not of the kind that is quantized."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A reader that does otherwise than the runtime is found, and named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

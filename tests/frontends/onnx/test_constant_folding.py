@@ -1,7 +1,5 @@
 """Constants that a file computes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A decoder of another tool, of operators of the runtime's own domain: kept, run, written back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dynamic dimensions of ONNX files: what cannot be traced is fixed alone, and said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files in float16, bfloat16 and float64 are quantized as copies in float32."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX files as input: every operator against ONNX Runtime, names, dynamic sizes, refusals."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Equal weights of a file are one weight, whatever the exporter wrote between them."""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recurrent layers of ONNX files: quantized, or left in float with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators without a reader: kept, run by the runtime, planned as float, written back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

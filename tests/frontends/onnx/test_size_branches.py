@@ -1,7 +1,5 @@
 """Ifs on sizes and on inputs that are constants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

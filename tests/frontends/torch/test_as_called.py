@@ -1,7 +1,5 @@
 """What people write in a forward, captured: it computes what the model does when it is called."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

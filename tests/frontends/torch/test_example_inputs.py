@@ -1,7 +1,5 @@
 """What a module is called with, and what it keeps between calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

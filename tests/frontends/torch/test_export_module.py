@@ -1,7 +1,5 @@
 """nn.Modules: what is captured, what is refused, and what the refusal says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Saved programs: read back whole, refused when damaged, never unpickled."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Shapes told in one step are those that torch finds on its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

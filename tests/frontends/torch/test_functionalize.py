@@ -1,7 +1,5 @@
 """The short way to a functional graph gives the graph of the long one, or is not taken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules that are seldom met: right, or refused in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,19 +1,52 @@
-"""Sizes of .pt2 files: what torch writes is taken, code is not evaluated."""
-
-from __future__ import annotations
+"""Sizes in captured graphs: expressions, decisions, sentences."""
 
 import json
+import math
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sympy
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._sympy.functions import FloorDiv, Mod
 
+import qtool
 from qtool.core.errors import CaptureError
 from qtool.frontends.torch.exported_program import load_program
 from qtool.frontends.torch.size_expressions import is_size_expression
+from qtool.frontends.torch.size_sentences import condition_sentence
+from tests.passes.differential import Function
+
+S, T = sympy.symbols("s0 s1", integer=True, positive=True)
+CASES = {
+    "blocks": (sympy.Ne(1 + FloorDiv(S - 1, 32), 1), "is 33 or more"),
+    "multiples": (sympy.Eq(Mod(S, 2), 0), "is a multiple of 2"),
+    "rounded": (sympy.Eq(640 * FloorDiv(S, 640), S), "is a multiple of 640"),
+    "no multiples": (sympy.Ne(Mod(S, 32), 0), "is no multiple of 32"),
+    "remainder": (sympy.Eq(Mod(S, 3), 1), "is 3n + 1 for a whole n"),
+    "one": (sympy.Eq(S, 8), "is 8"),
+    "all but one": (sympy.Ne(S, 7), "is not 7"),
+    "at most": (S <= 100, "is 100 or less"),
+    "both ends": (sympy.Or(S < 4, S > 9), "is 3 or less or 10 or more"),
+    "near the example": (sympy.Eq(FloorDiv(S, 4), 160), "is 640 to 643"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_condition_on_one_size(name: str) -> None:
+    condition, words = CASES[name]
+    graph = qtool.capture_model(Function(lambda x: x + 1).eval(), torch.zeros(2, 640)).graph
+    graph.dims = {"s0": "time", "s1": "batch"}
+    graph.inputs = (type(graph.inputs[0])("x", "float32", ("batch", "time")),)
+    place = "dimension 1 (time) of input 'x'"
+    start = f"the file is correct only where {place} {words}: "
+    assert condition_sentence(condition, graph).startswith(start)
+    both = condition_sentence(sympy.Eq(S, 2 * T), graph)
+    assert f"time == (2*batch) ({place}, dimension 0 (batch) of input 'x')" in both
+
 
 SIZES = [
     *("s0", "2*s0 + 1", "Mul(Integer(2), Symbol('s0', positive=True, integer=True))"),
@@ -76,3 +109,73 @@ def test_code_in_a_file_does_not_run(file: Path, tmp_path: Path) -> None:
 def test_damaged_json_is_refused(file: Path) -> None:
     with pytest.raises(CaptureError, match=r"other\.pt2 is damaged \(JSONDecodeError"):
         load_program(changed(file, '"as_int": 2', '"as_int": '))
+
+
+SHAPE = (2, 8, 12)
+BOTH = {"x": {0: "batch", 1: "time"}}
+Make = Callable[[Tensor], Tensor]
+
+
+def _wide(x: Tensor) -> int:
+    return x.shape[1]
+
+
+FIXED: dict[str, tuple[Make, str]] = {
+    "half": (lambda x: x[:, int(_wide(x) / 2) :], "8 to 9"),
+    "scaled": (lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))), "8 to 9"),
+    "a loop": (lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1), "8 to 11"),
+}
+DECIDED: dict[str, tuple[Make, str]] = {
+    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "a multiple of 2"),
+    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "6 or more"),
+}
+FREE: dict[str, Make] = {
+    "half": lambda x: x[:, _wide(x) // 2 :],
+    "half rounded up": lambda x: x[:, math.ceil(_wide(x) / 2) - 1 :],
+    "scaled": lambda x: F.interpolate(x.mT, scale_factor=0.5),
+    "views": lambda x: x.reshape(x.shape[0], _wide(x), 3, 4).flatten(2),
+    "another branch, the same values": lambda x: x + 1 if _wide(x) > 5 else 1 + x,
+    "pairs, which other sizes have not": lambda x: x.reshape(x.shape[0], -1, 24),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_size_that_decides_alone_is_fixed(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, condition = FIXED[name]
+    graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
+    assert graph.inputs[0].shape == ("batch", 8, 12)
+    (sentence,) = graph.size_conditions
+    assert sentence.startswith("dimension 1 (time) of input 'x' is fixed to 8: at time 4 ")
+    where = f"dimension 1 (time) of input 'x' is {condition}"
+    assert f"it is correct only where {where}: the model branches on that" in sentence
+    assert f"warning: {sentence}" in caplog.messages
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_is_decided_is_said(name: str) -> None:
+    function, condition = DECIDED[name]
+    graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
+    (note,) = graph.size_conditions
+    where = f"dimension 1 (time) of input 'x' is {condition}"
+    assert note.startswith(f"the file is correct only where {where}: ")
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_is_free_is_not_spoken_of(name: str) -> None:
+    graph = qtool.capture_model(Function(FREE[name]).eval(), torch.randn(SHAPE), BOTH).graph
+    assert graph.size_conditions == ()
+
+
+def test_it_is_a_note_of_the_model() -> None:
+    layer = nn.Linear(12, 4)
+    x = torch.randn(SHAPE)
+    model = Function(lambda x, layer: layer(FIXED["half"][0](x)), layer).eval()
+    assert any("only where" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
+    swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
+    made = qtool.quantize(swapped, [x.transpose(0, 1)])
+    assert any("(batch) of input 'x' is a multiple of 2:" in n for n in made.notes)
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(CaptureError, match=r"not a name; .*qtool\.load_model"):
+        qtool.quantize("model.onnx", [torch.randn(SHAPE)])  # type: ignore[arg-type]  # the test

@@ -1,7 +1,5 @@
 """A language model with its KV cache, block by block: the file of a conversion in memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Text from the file of a decoder: the tokens of its float model, drawn tokens, ends."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is taken for a causal language model, and the losses of its next tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Perplexity of texts: that of transformers, from an empty cache, in each command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

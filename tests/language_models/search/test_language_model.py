@@ -1,7 +1,5 @@
 """Layers of a decoder with 4 or 8 bits, chosen by perplexity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes: what they select, what they refuse, and what the plan makes of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Small networks converted for each target, each once per process; and the sample network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

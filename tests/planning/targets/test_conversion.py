@@ -3,8 +3,6 @@
 Those for weights alone refuse these networks in mode static, and have tests of their own.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which layers with integer weights alone round their input: the simulation against runtimes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

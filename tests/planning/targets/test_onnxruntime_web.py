@@ -1,7 +1,5 @@
 """The target for WebAssembly: what stays in float there, how weights lie, and the same codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

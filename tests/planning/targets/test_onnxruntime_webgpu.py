@@ -1,7 +1,5 @@
 """The target for WebGPU: weights alone, in the operators that its provider runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,8 +1,6 @@
 """OpenVINO on a CPU without VNNI, by emulation: which weights meet in a 16-bit sum, and that files
 of its target saturate none."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

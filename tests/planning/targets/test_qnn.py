@@ -1,7 +1,5 @@
 """QNN: 8 and 16 bits in one model, requantized where they meet."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

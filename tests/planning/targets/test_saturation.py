@@ -1,7 +1,5 @@
 """Pair sums in 16 bits: emulated as the instruction does them, in the order of packed weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

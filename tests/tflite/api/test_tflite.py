@@ -1,7 +1,5 @@
 """TFLite files in the public API: verify, inspect, evaluate, bench; and what refuses them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

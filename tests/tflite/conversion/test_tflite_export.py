@@ -1,7 +1,5 @@
 """TFLite files from quantized models: equal to the integer engine in every code."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator

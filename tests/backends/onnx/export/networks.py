@@ -1,7 +1,5 @@
 """Small networks, one for each thing a file has to get right; and runs of their files."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Embeddings as int8 tables: rows are looked up as codes and dequantized then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,15 +1,77 @@
-"""What cannot be written is refused by its name, its line and what to do instead."""
+"""What an export keeps, and what it refuses."""
 
-from __future__ import annotations
+from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
+import qtool
 from qtool.backends.onnx.export import float_onnx
 from qtool.backends.onnx.export.export_errors import describe_export_error
+from qtool.backends.onnx.export.exported_program import SCOPE, to_program
+from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model
+from tests.backends.onnx.export.networks import NETWORKS, quantized, run, samples
+from tests.frontends.onnx.files import behind_conv, images, loaded
+
+PADDED = "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"
+FORMS = {
+    "same": (18, 'AveragePool <kernel_shape = [3, 3], auto_pad = "SAME_UPPER", strides = [2, 2]>'),
+    "dilated": (19, "AveragePool <kernel_shape = [2, 2], dilations = [2, 2]>"),
+    "over": (19, f"AveragePool <{PADDED}, ceil_mode = 1, count_include_pad = 1>"),
+    "oldest": (7, 'Upsample <mode = "linear", scales = [1.0, 1.0, 2.0, 2.0]>'),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_as_in_the_file(form: str, tmp_path: Path) -> None:
+    opset, call = FORMS[form]
+    text = f"p = {call} (h) y0 = Conv <kernel_shape = [3, 3]> (p, w2)"
+    file, x = behind_conv(text, opset), images(16)
+    quantized = qtool.quantize(loaded(file, tmp_path), [x])
+    found = quantized.export(tmp_path / "int8.onnx")
+    assert found is not None
+    assert found.passed
+    (real,), (coded,) = (run(f, [x]) for f in (file, onnx.load(tmp_path / "int8.onnx")))
+    assert ((real - coded) ** 2).sum() < 1e-2 * (real**2).sum()
+
+
+@pytest.mark.parametrize("name", ["residual", "outputs", "two_inputs", "linear_3d"])
+def test_the_program_computes_what_the_graph_does(name: str) -> None:
+    found = quantized(name)
+    program = to_program(found.qdq, found.graph)
+    x = samples(name, 5)
+    outputs = program.module(check_guards=False)(*x)
+    for a, b in zip(pytree.tree_leaves(found.qdq(*x)), outputs, strict=True):
+        assert torch.equal(a, b)
+    assert len(outputs) == len(NETWORKS[name].outputs)
+
+
+def test_attributes_are_lifted_by_kind_and_nodes_carry_their_names() -> None:
+    found = quantized("conv_transpose")
+    program = to_program(found.qdq, found.graph)
+    signature = program.graph_signature
+    assert set(signature.parameters) == {"up.bias"}
+    kinds = {name: program.state_dict[name].dtype for name in signature.buffers}
+    assert {torch.int8, torch.int32, torch.uint8} < set(kinds.values())
+    assert list(signature.user_inputs) == ["x"]
+    scopes = {
+        G.name_of(n): n.meta["nn_module_stack"]
+        for n in program.graph.nodes
+        if n.op == "call_function"
+    }
+    assert scopes["up"] == {"up": ("up", SCOPE)}
+
+
+def test_the_graph_itself_is_not_changed() -> None:
+    found = quantized("residual")
+    before = str(found.qdq.graph)
+    to_program(found.qdq, found.graph)
+    assert str(found.qdq.graph) == before
 
 
 class Commonest(nn.Module):

@@ -1,7 +1,5 @@
 """Models whose weights stand in a second file: exported, and looked at by everything that reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Padding before long kernels is an operator in float files, before others an attribute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The QDQ graph in torch says what the file says, code for code."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils import _pytree as pytree

@@ -1,7 +1,5 @@
 """Names of layers, inputs and outputs that meet in one file: what the user sees keeps its name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shared helpers fail when they should."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

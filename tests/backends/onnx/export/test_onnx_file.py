@@ -1,7 +1,5 @@
 """The exported file: well formed, integer, readable, and the same function at every batch size."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

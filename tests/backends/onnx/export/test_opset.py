@@ -1,7 +1,5 @@
 """Graphs as torch.onnx translates them, in the opset that a target wants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The QOperator file against the QDQ file it is made of: equal in every bit, in ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An operator from outside, as a person would define it; tables that are as before afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +20,6 @@ from qtool.core.ops import OPS
 from qtool.observers import OBSERVERS
 from qtool.passes import CANONICAL, FOR_TARGETS
 from qtool.planning.targets import TARGETS
-
-__all__ = ["Gate", "GateNetwork", "gate", "restored", "write_gate"]
 
 
 @torch.library.custom_op("qtool_tests::gate", mutates_args=())

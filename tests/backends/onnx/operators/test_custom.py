@@ -1,7 +1,5 @@
 """Rows read off schemas: every kind of argument, several results, and what is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small files that saturate in 16 bits, and such that cannot; and fake processors."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -16,8 +14,6 @@ from torch import nn
 import qtool
 from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family
 from qtool.backends.onnxruntime.emulation.jobs import Launch
-
-__all__ = ["FAKE", "Branches", "batches", "by_onnxruntime", "by_qtool", "pretend"]
 
 FAKE = Cpu("fake", Family.X86, "this machine under another name", "Fake")
 

@@ -1,7 +1,5 @@
 """Emulators that are installed, too old, or missing."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tensors are codes, what makes them, and models that return them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparisons with a processor that is this machine, and does something else on purpose."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

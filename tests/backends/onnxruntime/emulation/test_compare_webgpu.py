@@ -1,7 +1,5 @@
 """Files on the WebGPU provider, where it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

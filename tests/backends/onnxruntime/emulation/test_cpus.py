@@ -1,7 +1,5 @@
 """The table of processors."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.backends.onnxruntime.emulation.cpus import CPUS, Family, cpuinfo, parse_cpus

@@ -1,7 +1,5 @@
 """Real emulators, where they are installed. docs/emulators.md says how."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is equal, and how far the rest is off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where nodes ran, from a profile."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

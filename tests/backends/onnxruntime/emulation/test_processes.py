@@ -1,7 +1,5 @@
 """Programs in a process group of their own: what they say, and that none is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

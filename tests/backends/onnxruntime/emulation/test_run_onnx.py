@@ -1,7 +1,5 @@
 """The script that runs on emulated processors: here on this one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The WebGPU provider in tests: whether it is installed, attention, and two kinds of adapters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

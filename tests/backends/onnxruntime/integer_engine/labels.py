@@ -1,7 +1,5 @@
 """The tensors of a program by the user's names."""
 
-from __future__ import annotations
-
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program

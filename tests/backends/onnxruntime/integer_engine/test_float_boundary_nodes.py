@@ -1,7 +1,5 @@
 """Nodes that compute in integers between floats: which the engine runs, and which the runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is fused is what ONNX Runtime fuses: each small graph is asked of both."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The integer program of whole models equals ONNX Runtime, to the last bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

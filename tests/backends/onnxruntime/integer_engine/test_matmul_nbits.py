@@ -1,7 +1,5 @@
 """Floats times stored codes of 8 bits: the runtime's MatMulNBits, and when it stays in float."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

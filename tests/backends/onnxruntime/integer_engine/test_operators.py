@@ -1,7 +1,5 @@
 """Each row of the table alone, in a file that no exporter wrote: equal to ONNX Runtime's kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of ONNX Runtime's own quantizer: every code as the runtime computes it, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the codes in a file mean."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Random and tie-prone parameters, and the one comparison all tests of this folder use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

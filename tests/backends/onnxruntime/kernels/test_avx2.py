@@ -1,7 +1,5 @@
 """Sums of pairs that saturate, against one product after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

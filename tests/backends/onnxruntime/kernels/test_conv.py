@@ -1,7 +1,5 @@
 """QLinearConv, QGemm, QLinearMatMul and MatMulIntegerToFloat against real sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

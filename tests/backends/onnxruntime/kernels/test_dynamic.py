@@ -1,7 +1,5 @@
 """Products of inputs whose range is found as the model runs, against real sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

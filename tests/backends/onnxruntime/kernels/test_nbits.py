@@ -1,7 +1,5 @@
 """Products with weights in blocks, and rows looked up in them, against real sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

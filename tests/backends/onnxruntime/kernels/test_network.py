@@ -3,8 +3,6 @@
 The runtime runs most of it in channels-last order, which single operators do not show.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,15 +1,16 @@
-"""Pooling and means against real sessions."""
-
-from __future__ import annotations
+"""Pools and element-wise kernels against real sessions."""
 
 import numpy as np
 import pytest
+import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
 
+from qtool.backends.onnxruntime.kernels import elementwise
+from qtool.backends.onnxruntime.kernels.common import to_codes, to_float
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import params, qdq
-from tests.backends.onnxruntime.kernels.oracle import BIND, KINDS, Draw, assert_same, tensor
+from tests.backends.onnxruntime.kernels.oracle import BIND, FUSED, KINDS, Draw, assert_same, tensor
 
 # sizes, kernel, stride, pads
 WINDOWS = {
@@ -81,3 +82,118 @@ def test_another_order_of_rounding_would_be_seen():
     outside = np.clip(np.rint(codes / 2.0) + 7, 0, 255).astype(np.uint8)
     with pytest.raises(AssertionError, match="differ"):
         assert_same(tensor(outside), runtime, "QLinearAveragePool")
+
+
+RAN = {"add": ["QLinearAdd"], "mul": ["QLinearMul"]}
+
+
+def pairs(qtype):
+    grid = np.arange(qtype.qmin, qtype.qmax + 1).astype(qtype.numpy_dtype)
+    return np.meshgrid(grid, grid)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("qtype", [UINT8, INT8], ids=str)
+@pytest.mark.parametrize("op", RAN)
+def test_all_pairs_of_codes(op, qtype, kind):
+    x, y = pairs(qtype)
+    for seed in range(4):
+        d = Draw(seed, kind)
+        a, b, out = (d.params(qtype) for _ in range(3))
+        runtime = qdq(op.capitalize(), [(x, a), (y, b)], out)
+        assert_same(BIND(op, a, b, out)(tensor(x), tensor(y)), runtime, *RAN[op])
+
+
+SHAPES = {
+    "first per channel": ((16, 1, 1), (2, 16, 9, 13)),
+    "first scalar": ((), (2, 16, 9, 13)),
+    "first repeats, last axis single": ((16, 1, 1), (2, 16, 9, 1)),
+    "second per channel": ((2, 16, 9, 13), (16, 1, 1)),
+    "second scalar": ((2, 16, 9, 13), (1,)),
+    "both": ((2, 16, 1, 13), (2, 1, 9, 1)),
+    "both, first repeats": ((2, 1, 9, 1), (2, 16, 1, 13)),
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("qtype", [UINT8, INT8], ids=str)
+@pytest.mark.parametrize("op", RAN)
+def test_broadcasting(op, qtype, shapes):
+    for seed in range(12):
+        d = Draw(seed, KINDS[seed % 3])
+        x, y = (d.codes(qtype, *shape) for shape in SHAPES[shapes])
+        a, b, out = (d.params(qtype) for _ in range(3))
+        runtime = qdq(op.capitalize(), [(x, a), (y, b)], out)
+        assert_same(BIND(op, a, b, out)(tensor(x), tensor(y)), runtime, *RAN[op])
+
+
+@FUSED
+def test_operands_in_the_wrong_order_would_be_seen(monkeypatch):
+    """A mutant: operands are not exchanged where the first one repeats."""
+    monkeypatch.setattr(elementwise, "first_repeats", lambda x, y: False)
+    caught = 0
+    for seed in range(60):
+        d = Draw(seed, "small multiples")
+        x, y = d.codes(UINT8, 1), d.codes(UINT8, 2, 16, 9, 13)
+        a, b, out = (d.params(UINT8) for _ in range(3))
+        got = BIND("add", a, b, out)(tensor(x), tensor(y))
+        caught += int((got.numpy() != qdq("Add", [(x, a), (y, b)], out)[0]).any())
+    assert caught > 0
+
+
+@FUSED
+@pytest.mark.parametrize("qtype", [UINT8, INT8], ids=str)
+def test_add_by_table_where_plain_float32_is_not_exact(qtype):
+    """Scales at which the fused multiply-adds matter: the pairs' table has to answer."""
+    x, y = pairs(qtype)
+    tables = 0
+    for seed in range(60):
+        d = Draw(seed, "small multiples")
+        a, b, out = (d.params(qtype) for _ in range(3))
+        kernel = BIND("add", a, b, out)
+        if elementwise._add_in_order(a, b, out).__name__ == "by_table" and tables < 3:
+            tables += 1
+            runtime = qdq("Add", [(x, a), (y, b)], out)
+            assert_same(kernel(tensor(x), tensor(y)), runtime, "QLinearAdd")
+            last = tensor(x).reshape(4, 4, 64, 64).contiguous(memory_format=torch.channels_last)
+            other = tensor(y).reshape(4, 4, 64, 64)
+            assert torch.equal(kernel(last, other).flatten(), tensor(runtime[0]).flatten())
+    assert tables == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("qtype", [UINT8, INT8], ids=str)
+@pytest.mark.parametrize("axis", [1, -1])
+def test_concat(qtype, kind, axis):
+    d = Draw(1, kind)
+    out = d.params(qtype)
+    given = [d.params(qtype), out, d.params(qtype)]
+    codes = [d.codes(qtype, 2, 16, 16), d.codes(qtype, 2, 16, 16), d.codes(qtype, 2, 16, 16)]
+    runtime = qdq("Concat", list(zip(codes, given, strict=True)), out, axis=axis)
+    kernel = BIND("concat", given, out, axis=axis)
+    assert_same(kernel(*map(tensor, codes)), runtime, "QLinearConcat")
+
+
+def test_float_imitations_would_be_seen():
+    """Dequantize, add or multiply, quantize is not what the fused kernels compute."""
+    x, y = pairs(UINT8)
+    a, b, out = params(UINT8, 0.25, 3), params(UINT8, 0.5, 128), params(UINT8, 1.0, 7)
+    left, right = to_float(tensor(x), a), to_float(tensor(y), b)
+    for op, value in (("Add", left + right), ("Mul", left * right)):
+        runtime = qdq(op, [(x, a), (y, b)], out)
+        with pytest.raises(AssertionError, match="differ"):
+            assert_same(to_codes(value, out), runtime, f"QLinear{op}")
+
+
+@FUSED
+def test_add_with_two_roundings_would_be_seen(monkeypatch):
+    """A mutant: product and sum rounded apart, as without fused multiply-add."""
+    monkeypatch.setattr(elementwise, "fma32", lambda a, b, c: a * b + c)
+    x, y = pairs(UINT8)
+    caught = 0
+    for seed in range(60):
+        d = Draw(seed, "small multiples")
+        a, b, out = (d.params(UINT8) for _ in range(3))
+        got = elementwise.add(a, b, out)(tensor(x), tensor(y))
+        caught += int((got.numpy() != qdq("Add", [(x, a), (y, b)], out)[0]).any())
+    assert caught > 0

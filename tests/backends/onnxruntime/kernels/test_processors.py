@@ -1,7 +1,5 @@
 """Each profile gives what ONNX Runtime gave on its processors, six of them emulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """QuantizeLinear, DequantizeLinear, and the pair of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto

@@ -1,7 +1,5 @@
 """DynamicQuantizeLSTM against real sessions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

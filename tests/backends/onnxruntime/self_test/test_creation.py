@@ -1,7 +1,5 @@
 """The test that a file carries of itself: passes where nothing changed, names what did."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Integers are compared with tolerance zero whatever else the file holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files that are damaged in what a runtime would take: one sentence, in whatever reads them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

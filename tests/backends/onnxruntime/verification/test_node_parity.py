@@ -1,8 +1,6 @@
 """Each step of a file against the plan: what is wrong is found where it is, however small and deep;
 what only travels is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Parity: how far a file is from what was expected, in codes, against a tolerance."""
-
-from __future__ import annotations
+"""Codes and graphs of a file against its plan."""
 
 from pathlib import Path
 
@@ -10,10 +8,109 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+from qtool.backends.onnxruntime import executed_file
+from qtool.backends.onnxruntime.audit import audit
+from qtool.backends.onnxruntime.verification import exported_file as module
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.planned_file import check_parity
-from qtool.verification import Difference, Parity
+from qtool.core.errors import FileError
+from qtool.verification import Difference, Exactness, Parity
 from qtool.verification.parity import TOLERANCE
 from tests.backends.onnx.export.networks import exported, model, quantized, run, samples
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exported("residual"))
+    return path
+
+
+def batch(seed: int) -> list[np.ndarray]:
+    return [t.numpy() for t in samples("residual", 3, seed=seed)]
+
+
+def test_every_batch_is_compared(file: Path) -> None:
+    one, two = compare_codes(file, [batch(1)]), compare_codes(file, [batch(1), batch(2)])
+    assert one.exact
+    assert two.exact
+    assert (one.samples, two.samples) == (3, 6)
+    assert two.elements == 2 * one.elements > 0
+    assert two.first is None
+    assert two.share == 1
+    assert two.worst == 0
+
+
+def test_another_weight_is_found_and_its_first_tensor_named(file: Path) -> None:
+    changed = onnx.load(file)
+    codes = {i.name: i for i in changed.graph.initializer}
+    weights = [n for n in codes if n.endswith(".weight.codes")]
+    stored = codes[weights[0]]
+    array = onnx.numpy_helper.to_array(stored).copy()
+    array[...] = -array
+    stored.CopyFrom(onnx.numpy_helper.from_array(array, stored.name))
+    # the runtime runs the file as it is, the engine the changed one
+    found = compare_codes(ExportedFile(file, qdq=changed), [batch(1)])
+    assert not found.exact
+    assert found.worst > 0
+    assert weights[0] == "conv1.0.weight.codes"
+    assert found.first == "relu"  # the first codes behind it
+    assert "first difference in relu" in str(found)
+
+
+def test_a_result_in_words_and_as_json() -> None:
+    found = Exactness(2, 8, 6, 3.0, "conv", 1)
+    assert not found.exact
+    assert found.to_json()["share"] == 0.75
+    assert str(found) == (
+        "integer engine vs ONNX Runtime (2 samples): 6 of 8 output values identical (75.000 %), "
+        "max difference 3 codes, first difference in conv; rounded otherwise in float nodes; "
+        "float nodes run by ONNX Runtime on both sides: 1"
+    )
+    assert Exactness(1, 0, 0, 0.0, None, 0).share == 1
+
+
+def test_two_sessions_and_one_reading_show_everything(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, read = [], []
+    session, load = module.session, onnx.load
+    for each in (executed_file, module):
+        monkeypatch.setattr(each, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
+    monkeypatch.setattr(onnx, "load", lambda p, **k: read.append(Path(p)) or load(p, **k))
+    onnx_file, x = ExportedFile(file), [t.numpy() for t in samples("residual", 8)]
+    expected = [t.detach().numpy() for t in [quantized("residual")(*samples("residual", 8))]]
+    assert check_parity(
+        onnx_file, x, expected, quantized("residual")._simulation.output_scales()
+    ).passed
+    assert compare_codes(onnx_file, [x]).exact
+    assert audit(onnx_file).share == 1
+    assert len(opened) == 2
+    assert [p.name for p in read] == ["model.onnx", "optimised.onnx"]
+
+
+def test_another_batch_is_run_again(file: Path) -> None:
+    onnx_file = ExportedFile(file)
+    one, other = ([t.numpy() for t in samples("residual", 2, seed=s)] for s in (1, 2))
+    assert onnx_file.run(one) is onnx_file.run(one)
+    assert not np.array_equal(onnx_file.run(one)[0], onnx_file.run(other)[0])
+
+
+def test_nodes_without_names_are_called_after_what_they_make(file: Path) -> None:
+    model = onnx.load(file)
+    for node in model.graph.node:
+        node.name = ""
+    onnx.save(model, file)
+    names = {n.name for n in ExportedFile(file).executed_graph.graph.node}
+    assert any(n.output[0] in names for n in model.graph.node)
+    assert all(not n.name for n in onnx.load(file).graph.node)  # the file stays as it is
+
+
+def test_no_onnx_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no model")
+    with pytest.raises(FileError, match="not a readable ONNX file"):
+        _ = ExportedFile(tmp_path / "text").file
 
 
 def parts(name: str, batch: int = 16) -> tuple[list[np.ndarray], list[np.ndarray], list]:
@@ -27,13 +124,6 @@ def parts(name: str, batch: int = 16) -> tuple[list[np.ndarray], list[np.ndarray
         [t.numpy() for t in outputs],
         list(quantized(name)._simulation.output_scales()),
     )
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(exported("residual"))
-    return path
 
 
 def test_a_right_file_passes(file: Path) -> None:

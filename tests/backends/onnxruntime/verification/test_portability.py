@@ -1,7 +1,5 @@
 """How a file behaves elsewhere: by arithmetic, and by the codes of the other CPUs' profiles."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every defect that ONNX Runtime runs without a word is found by the structure check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

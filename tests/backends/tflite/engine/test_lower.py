@@ -1,7 +1,5 @@
 """TFLite models of other tools as programs: forms that qtool does not write, and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

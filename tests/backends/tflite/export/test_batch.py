@@ -1,7 +1,5 @@
 """The batch of a .tflite file: one sample or any number; other sizes are those of the example."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

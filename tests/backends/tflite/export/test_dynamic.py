@@ -1,7 +1,5 @@
 """Linear layers that quantize their input in each run, row by row, next to float operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

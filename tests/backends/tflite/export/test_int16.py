@@ -1,7 +1,5 @@
 """Activations of 16 bits: every code equals that of LiteRT and of TensorFlow Lite Micro."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TFLite files: written and read back, and refused in one sentence where they are malformed."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 from pathlib import Path

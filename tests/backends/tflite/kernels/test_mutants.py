@@ -1,7 +1,5 @@
 """Kernels with one rounding rule changed: the recorded outputs must tell each of them apart."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

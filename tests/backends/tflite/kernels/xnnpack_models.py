@@ -1,7 +1,5 @@
 """Random models of one operator that XNNPACK takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of scales: encodings of AIMET of each version, QDQ files of several forms, damaged ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

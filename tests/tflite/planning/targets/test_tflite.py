@@ -1,7 +1,5 @@
 """The tflite target: fixed parameters, and its integer program in the arithmetic of TFLite."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX Runtime runs what the plan says, also where it would rather not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
