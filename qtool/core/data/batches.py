@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
 from qtool.core.array_batches import whole_arrays, whole_texts
+from qtool.core.attributes import attribute
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
-from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
@@ -108,7 +108,7 @@ def batches(
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
-    size, stream = size or fixed_batch_size(model), _read(iterator, model, arguments)
+    size, stream = size or _fixed_batch_size(model), _read(iterator, model, arguments)
     return stream if size is None else in_batches_of(size, stream)
 
 
@@ -154,3 +154,53 @@ def _read(
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
         yield batch
+
+
+def _fixed_batch_size(model: nn.Module | None) -> int | None:
+    """Return the number of samples that a model takes; None where it is not fixed or not known.
+
+    It is the first size of all inputs: of a captured graph, or as an ONNX file says.
+    """
+    if isinstance(model, fx.GraphModule):
+        values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
+        firsts = [v.shape[0] if v.dim() else 0 for v in values if isinstance(v, torch.Tensor)]
+        if not firsts or not all(isinstance(size, int) for size in firsts):
+            return None  # dynamic
+        return int(firsts[0]) if len(set(firsts)) == 1 and firsts[0] else None
+    size: int | None = attribute(model, "qtool_fixed_batch")
+    return size
+
+
+def in_batches_of(size: int, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the same samples in batches of a size.
+
+    Batches whose tensors do not have a row per sample stay as they are. Samples at the end that do
+    not fill a batch are left out, with a note; all of them stay if they do not fill a single one.
+    """
+    left: Batch | None = None
+    filled = False
+    for batch in batches:
+        count = batch.size
+        if count == size or any(not t.dim() or len(t) != count for _, t in batch.tensors()):
+            filled = True
+            yield batch
+            continue
+        joined = batch if left is None else _joined(left, batch)
+        whole = joined.size - joined.size % size
+        for start in range(0, whole, size):
+            filled = True
+            yield _rows(joined, start, start + size)
+        left = _rows(joined, whole, joined.size) if whole < joined.size else None
+    if left is not None and not filled:
+        yield left  # the model says what it takes
+    elif left is not None:
+        log_note(f"the last {left.size} samples do not fill a batch of {size} and are left out")
+
+
+def _rows(batch: Batch, start: int, stop: int) -> Batch:
+    return batch.map_tensors(lambda t: t[start:stop])
+
+
+def _joined(one: Batch, other: Batch) -> Batch:
+    rest = iter([t for _, t in other.tensors()])
+    return one.map_tensors(lambda t: torch.cat([t, next(rest)]))

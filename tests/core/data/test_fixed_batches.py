@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qtool.core.data import Batch
-from qtool.core.data.fixed_batches import in_batches_of
+from qtool.core.data.batches import in_batches_of
 
 
 def rows(batches: list[Batch]) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtool.core.data.lazy_sequence import LazySequence
+from qtool.blockwise.block_samples import LazySequence
 
 
 def test_items_and_slices() -> None:

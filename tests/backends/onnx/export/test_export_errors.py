@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from qtool.backends.onnx.export import float_onnx
-from qtool.backends.onnx.export.export_errors import describe_export_error
+from qtool.backends.onnx.export.onnx_file import describe_export_error
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model
 
