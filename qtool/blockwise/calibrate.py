@@ -27,8 +27,8 @@ from qtool.core import graph as G
 from qtool.core.data.sample_roles import Role
 from qtool.core.graph.cut import Block
 from qtool.core.graph.executor import Executor
+from qtool.core.memory import trim_memory
 from qtool.core.ops.attention import grouped_attention
-from qtool.core.process_lock import trim_memory
 from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
 from qtool.distributed import Ranks
