@@ -84,7 +84,7 @@ def command(
         raise missing(int8_file, FileError)
     sources.check_data(data, labels=labels)
     function = options.load_metrics(evaluate)
-    loaded = sources.load_model(model, weights, file=int8_file)
+    loaded = sources.file_or_model(model, weights, int8_file, data)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
     classes = load_labels(labels, data, batches)

@@ -106,7 +106,7 @@ def command(
     if data is None:
         raise click.MissingParameter(param_hint="--data", param_type="option")
     size = values["batch_size"]
-    subject = _file_or_model(source, weights)
+    subject = sources.file_or_model(source, weights)
     file = subject if isinstance(subject, Path) else None
     if file is not None and model is None and source_options.context_value("fix"):
         raise click.BadParameter(
@@ -114,7 +114,7 @@ def command(
         )
     if file is None and not _is_written("model"):
         model = None  # a configuration has it for commands that read files
-    reference = None if model is None else _file_or_model(model, weights, file)
+    reference = None if model is None else sources.file_or_model(model, weights, file)
     batches = sources.load_data(data, size, values["labels"])
     report = qtool.report(
         subject,
@@ -166,20 +166,3 @@ def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None)
     report = ReportFolder.of(folder).write(Report.read(stored))
     output.show_report(report, as_json, folder)
     output.exit_if_missed(report, fail_on)
-
-
-def _file_or_model(source: str, weights: Path | None, file: Path | None = None) -> Any:
-    """Return the path of a file, or the model; of a float file with --fix the model.
-
-    Args:
-        file: made from it.
-    """
-    from qtool.core.option_names import MODEL_FORMATS
-    from qtool.core.path_arguments import QUANTIZE_CONFIG
-    from qtool.core.paths import is_file
-
-    fixed = file is not None and source_options.context_value("fix")
-    if is_file(Path(source) / QUANTIZE_CONFIG):
-        return source_options.ModelFile.convert(source, None, click.get_current_context())
-    named = source.endswith(tuple(MODEL_FORMATS)) and not fixed
-    return Path(source) if named else sources.load_model(source, weights, file=file)

@@ -19,6 +19,7 @@ from qtool.cli.reading_options import (
 )
 from qtool.cli.source_options import (
     NO_DATA,
+    ModelFile,
     context_value,
     loaded_model,
     processor_folder,
@@ -70,6 +71,36 @@ def load_model(
     _apply_decoder_options(model)
     remember_model(source, model)
     return model
+
+
+def file_or_model(
+    source: str, weights: Path | None, file: Path | None = None, data: str | None = None
+) -> Any:
+    """Return the path of a model file, or the model; of a float file with --fix the model.
+
+    Args:
+        source: value of MODEL or --model.
+        weights: value of --weights.
+        file: a quantized file made from it.
+        data: value of --data. What is read for a model, as images and tables are, is read for that
+            of the file.
+    """
+    from qtool.core.numpy_files import SUFFIXES, has_arrays
+    from qtool.core.option_names import MODEL_FORMATS
+    from qtool.core.path_arguments import QUANTIZE_CONFIG
+    from qtool.core.paths import is_file
+    from qtool.core.torch_package import has_torch
+
+    fixed = file is not None and context_value("fix")
+    if is_file(Path(source) / QUANTIZE_CONFIG):
+        return ModelFile.convert(source, None, click.get_current_context())
+    if not source.endswith(tuple(MODEL_FORMATS)) or fixed or weights is not None:
+        return load_model(source, weights, file=file)
+    arrays = data is None or Path(data).suffix in SUFFIXES or has_arrays(Path(data))
+    onnx = source.endswith(".onnx") and is_file(source)
+    if has_torch() and onnx and (not arrays or context_value("states")):
+        load_model(source, None, file=file)
+    return Path(source)
 
 
 def _float_file(source: str) -> Path:
@@ -154,18 +185,14 @@ def load_data(
     Raises:
         DataError: there is no such data.
     """
+    from qtool.api.data import load_data as load
     from qtool.core.torch_package import has_torch
 
+    inside = None if labels is None or Path(labels).is_file() else labels
+    count = None if whole else chosen_samples()
     if not has_torch():
-        from qtool.api.arrays import load_data as load_arrays
-
-        inside = None if labels is None or Path(labels).is_file() else labels
-        count = None if whole else chosen_samples()
-        return load_arrays(source, batch_size, labels=inside, samples=count)
-    from qtool.frontends.data.load_data import load_data as load
-
+        return load(source, batch_size, labels=inside, samples=count)
     name, model = loaded_model()
-    inside = labels is not None and not Path(labels).is_file()
     check_batch_size(source)
     chosen = chosen_options()
     if are_names(labels, source):
@@ -178,8 +205,8 @@ def load_data(
             batch_size,
             model=model,
             model_folder=processor_folder(name),
-            labels=labels if inside else None,
-            samples=None if whole else chosen_samples(),
+            labels=inside,
+            samples=count,
             states=parse_states(context_value("states") or ()),
         ),
         chosen,

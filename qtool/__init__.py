@@ -20,8 +20,6 @@ _MODULES = {
     if isinstance(statement, _ast.ImportFrom)
     for alias in statement.names
 }
-_WITHOUT_TORCH = dict.fromkeys(("compare", "evaluate", "load_data", "report"), "qtool.api.arrays")
-"""Where these are for a process that has no torch."""
 
 __all__ = sorted(_MODULES)  # noqa: PLE0605  # it knows lists alone
 
@@ -36,9 +34,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(message, name=name, obj=_sys.modules[__name__])  # for its suggestions
     from qtool.core.torch_package import TORCH, has_torch, torch_error
 
-    module = _MODULES[name] if has_torch() else _WITHOUT_TORCH.get(name, _MODULES[name])
     try:
-        return getattr(_import_module(module), name)
+        return getattr(_import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != TORCH or has_torch():
             raise

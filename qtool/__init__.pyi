@@ -66,7 +66,7 @@ from qtool.evaluation.measure.model_contents import ModelContents as ModelConten
 from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOptions
 from qtool.evaluation.report.report import Report as Report
 from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model
-from qtool.frontends.data.load_data import load_data as load_data
+from qtool.api.data import load_data as load_data
 from qtool.frontends.data.recordings import with_states as with_states
 from qtool.frontends.huggingface.meta_init import without_weights as without_weights
 from qtool.frontends.load_model import load_model as load_model

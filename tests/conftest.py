@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from examples.digits.network import digits_net
-from tests.slowest import check_cpu_time, write_skipped, write_slowest
+from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slowest
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,8 +34,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write_skipped(terminalreporter.getreports("skipped"), ROOT / path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests with the marker `cuda` where there is no device."""
+    """Mark the tests that `matrix_tests.txt` names; skip `cuda` where there is no device."""
+    named = tuple(MATRIX_TESTS.read_text("utf-8").split("\n")[:-1])
+    for item in items:
+        if item.nodeid.startswith(named):
+            item.add_marker(pytest.mark.matrix)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 COUNT = 50
+MATRIX_TESTS = Path(__file__).with_name("matrix_tests.txt")
+"""The slow tests that `make matrix` runs alone, a line each: the first part of their names."""
 
 
 def slowest(reports: Iterable[pytest.TestReport], count: int = COUNT) -> list[tuple[float, str]]:

@@ -77,7 +77,7 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
         (f"gate int8.onnx {GATE} --max-drop 0.004", 3, ("inconclusive", "samples would decide")),
         (f"compare float.onnx int8.onnx other.onnx {ON_EVAL} {FAST}", 0, ("39.1", "100 %", "best")),
         (f"compare float.onnx int8.tflite {ON_EVAL} {FAST} -o c", 0, ("LiteRT", "c/report.html")),
-        (f"compare float.onnx int8.onnx {ON_EVAL} --eval os:getcwd", 2, (NEEDS_TORCH,)),
+        (f"compare float.onnx int8.onnx {ON_EVAL} --eval os:getcwd", 2, ("os:getcwd failed on",)),
         (
             f"report int8.onnx --model float.onnx {ON_EVAL} {FAST} -o r",
             0,
@@ -109,7 +109,8 @@ def test_reports_hold_what_was_measured(folder: Path) -> None:
     assert [m["name"] for m in report["models"]] == ["float", "int8"]
     assert report["models"][1]["exactness"] is None
     assert report["accuracy"]["samples"] == 450
-    assert "torch, which is not installed" in report["layers_note"]
+    assert "layers are measured with a float model of torch" in report["layers_note"]
+    assert report["models"][1]["verdict"]["headline"] == "Ship it"  # by the self-test
     page = (folder / "whole" / "report.html").read_text()
     assert "Speed-up over the reference is" in page
     assert 'aria-label="Speed-up over the reference"' not in page  # drawn by matplotlib
@@ -203,3 +204,42 @@ def test_data_is_loaded_as_arrays(folder: Path) -> None:
     )
     assert child.stdout.count("(225, ") == 2, child.stderr
     assert f"InstallError: classes of load_data {NEEDS_TORCH}" in child.stderr
+
+
+FORMS = {
+    "a dict of all samples": "{'x': x}",
+    "an array of all samples": "x",
+    "batches": "[x[:225], x[225:]]",
+    "batches with labels": "[(x[:225], y[:225]), (x[225:], y[225:])]",
+    "dicts": "[{'x': x, 'labels': y}]",
+}
+
+
+def test_data_has_any_form(folder: Path) -> None:
+    """With torch, tests/evaluation/test_model_inputs.py has these and tensors."""
+    script = (
+        "import numpy as np; import qtool; file = np.load('eval.npz'); "
+        "x, y = file['x'], file['labels']\n"
+        f"for data in ({', '.join(FORMS.values())}):\n"
+        "    gate = qtool.gate('int8.onnx', 'float.onnx', data, y, metric='top-1', max_drop=0.02)\n"
+        "    own = qtool.evaluate('int8.onnx', 'float.onnx', data, y, seconds=0)\n"
+        "    assert str(gate.outcome) == 'accepted', gate\n"
+        "    print(own.samples, own.batch, own.int8.accuracy)\n"
+        "metric = lambda outputs, labels: float((outputs.argmax(1) == labels).mean())\n"
+        "print(qtool.evaluate('int8.onnx', 'float.onnx', x, y, function=metric, seconds=0).metrics)"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {script}"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert not child.returncode, child.stderr
+    *lines, metrics = child.stdout.splitlines()
+    assert len(lines) == len(FORMS)
+    assert set(lines) == {f"450 1 {448 / 450}"}
+    assert "user" in metrics
+    assert str(448 / 450) in metrics
+    assert "pass labels to measure accuracy" not in child.stderr

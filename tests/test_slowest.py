@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.slowest import check_cpu_time, slowest, write_skipped, write_slowest
+from tests.slowest import MATRIX_TESTS, check_cpu_time, slowest, write_skipped, write_slowest
 
 
 def report(name: str, when: str, seconds: float) -> pytest.TestReport:
@@ -73,3 +73,16 @@ def burn() -> None:
     before = os.times()
     while os.times().user == before.user:
         pass
+
+
+def test_the_matrix_names_tests_that_are_there() -> None:
+    """A folder, a file, a function of it, or the begin of a case's name."""
+    lines = MATRIX_TESTS.read_text("utf-8").splitlines()
+    assert lines == sorted(set(lines))
+    for line in lines:
+        file, _, function = line.partition("::")
+        assert (MATRIX_TESTS.parents[1] / file).exists(), line
+        name = function.partition("[")[0]
+        assert not name or f"def {name}(" in (MATRIX_TESTS.parents[1] / file).read_text("utf-8"), (
+            line
+        )

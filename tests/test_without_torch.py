@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import qtool
 from qtool.core.text_files import read_toml_or_json
 from tests import without_torch
 from tests.backends.onnx.export.networks import float_file, network, quantized, samples
 from tests.evaluation.report.page.made_up import made_up
-from tests.test_base_install import command
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("ai_edge_litert")
@@ -53,19 +51,6 @@ def test_everything_is_as_it_is_with_torch(folder: Path) -> None:
         assert "unmodified since qtool wrote it" in check
         assert "as planned" in check
     assert alone["files"]["int8.onnx"]["codes"] is not None
-
-
-def test_an_evaluation_is_that_with_torch(folder: Path) -> None:
-    arguments = ("evaluate", "int8.onnx", "--model", "float.onnx", "--data", "x.npy")
-    code, output = command(folder, *arguments, "--seconds", "0.05", "--json")
-    assert not code, output
-    alone, _ = json.JSONDecoder().raw_decode(output)
-    data = [torch.from_numpy(x) for (x,) in without_torch.batches(folder)]
-    model = qtool.load_onnx(folder / "float.onnx")
-    whole = qtool.evaluate(folder / "int8.onnx", model, data, seconds=0.05, other_model=True)
-    names = ("samples", "agreement", "sqnr_db", "scores")
-    assert {n: alone[n] for n in names} == {n: getattr(whole, n) for n in names}
-    assert alone["int8"]["size_bytes"] == whole.int8.size_bytes
 
 
 def test_public_names_are_listed_before_they_are_imported() -> None:

@@ -27,7 +27,7 @@ from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
 from qtool.core.user_code import uncompiled
 from qtool.distributed import current
-from qtool.distributed.data_shard import broadcast_first_batch
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.consumers import cache_note

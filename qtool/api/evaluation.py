@@ -1,50 +1,35 @@
-"""The Python API for a file next to its float model: `evaluate`."""
+"""The Python API for a file next to its float model: `evaluate`. It needs no torch for files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
-from torch import nn
 
-from qtool.api.cached_files import check_cached
-from qtool.backends.table import open_file, write_float
+from qtool.api.float_source import float_source
+from qtool.backends.open_files import open_model, open_readable
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.graph import FloatGraph
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
-from qtool.distributed.data_shard import broadcast_first_batch
-from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.fixed_inputs import check_fixed_inputs
-from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import Accuracy, summarize
-from qtool.evaluation.model_inputs import check_cache
-from qtool.evaluation.same_model import check_same_model
+from qtool.evaluation.label_checks import check_labels_of, note_labels
 from qtool.evaluation.user_metrics import over_data
-from qtool.frontends.captured_model import (
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-)
-from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.planning.targets import DEFAULT
+
+if TYPE_CHECKING:
+    from qtool.frontends.captured_model import Captured, Model
 
 
-@accepts_paths("file", models="file")
+@accepts_paths("file", mixed="model", models="file model")
 @collective
 def evaluate(
     file: str | Path,
-    model: Model | Captured,
+    model: Model | Captured | str | Path,
     data: Iterable[Any],
     labels: ArrayLike | None = None,
     *,
@@ -54,7 +39,7 @@ def evaluate(
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
-    dynamic: DynamicSizes | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
     other_model: bool = False,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
@@ -67,9 +52,10 @@ def evaluate(
     labels; all get the results over all data. Rank 0 measures the latency.
 
     Args:
-        file: the quantized ONNX file.
-        model: the float model, as for `quantize`.
-        data: batches, in the order of `labels`.
+        file: the quantized file.
+        model: the float model, as for `quantize`, or the path of its file.
+        data: batches, in the order of `labels`, or all samples; arrays or tensors. What batches
+            have after the inputs, as the labels of an (x, y) loader, is left out, with a note.
         labels: [samples] class numbers, an array or a list; the first output then holds [samples,
             classes] scores. Or numbers to predict, of the shape of the first output, for MAE, MSE
             and R2.
@@ -83,100 +69,43 @@ def evaluate(
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
-        FileError: not an ONNX file, or it cannot be read.
+        FileError: not a model file, or it cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured.
+        InstallError: the model is no file, and torch is not installed.
         VerificationError: a file does not run, or was made from a model with other weights or
             other fixed inputs.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
-    table = data
-    opened = open_file(file)
+    open_readable(file)  # says why it is malformed
     if function is None:
         check_labels_of(labels, data)
+        if labels is None:
+            note_labels(data, len(open_model(file).inputs))
     else:
         function, data, labels = over_data(function, data, labels)
-    check_fixed_inputs(file, model)
-    check_cached(file, model)
-    own, data = peek(data, data_module(model))
-    first = broadcast_first_batch(current(), own, "evaluation")
-    with columns_in_errors(table, model, first):
-        captured = capture_model(model, first, dynamic)
-    check_cache(file, captured.graph.inputs)
-    if not other_model:
-        check_same_model(file, captured, model)
+    contexts = getattr(data, "contexts", None)
     with scratch_folder() as folder:
-        baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
+        source = float_source(
+            *(file, model, data, folder),
+            dynamic=dynamic,
+            other_model=other_model,
+            ranks=current(),
+        )
         return evaluate_files(
-            baseline.reference,
+            source.subject.file,
             Path(file),
-            by_input_name(
-                captured.graph, progress(batches(whole_texts(data), data_module(captured)))
-            ),
+            source.named,
             labels,
             function=function,
             where=where,
             lower_is_better=lower_is_better,
-            timed=_to_time(captured.graph, first),
-            baseline=baseline,
+            baseline=source.subject.baseline,
             threads=threads,
             runtime=runtime,
             seconds=seconds,
-            contexts=getattr(data, "contexts", None),
+            contexts=contexts,
+            progress=progress,
         )
-
-
-def measure_accuracy(
-    reference: FloatGraph,
-    target: str,
-    file: str | Path,
-    data: Iterable[Any],
-    labels: ArrayLike | None = None,
-    *,
-    alone: bool = False,
-    progress: Progress = lambda x: x,
-) -> Accuracy:
-    """Run an exported file and its float model on data, without timing them.
-
-    Args:
-        reference: the float model; its weights may be deferred.
-        target: name of the target of the file.
-        file: the exported file.
-        data: batches, in the order of `labels`.
-        labels: [samples] class numbers.
-        alone: run the file alone, so that the result has its metrics and one model.
-        progress: wraps the iterable of batches, for a progress bar.
-
-    Raises:
-        DataError: no data, data that does not fit, or labels that are none of it.
-        VerificationError: a file does not run.
-    """
-    named = by_input_name(reference, progress(batches(whole_texts(data), reference.module)))
-    if alone:
-        return summarize(measure_outputs((Path(file),), named), labels)
-    with scratch_folder() as folder:
-        plain = write_float(reference, folder / "float.onnx", target)
-        return summarize(measure_outputs((plain, Path(file)), named), labels)
-
-
-def _to_time(graph: FloatGraph, first: Batch) -> tuple[Batch, ...]:
-    """Return a sample of a batch, as `qtool.quantize_to_file` times, then the batch."""
-    whole = graph.bind(first, 0)
-    return tuple(by_input_name(graph, [graph.cut(whole, 1), whole]))
-
-
-def data_module(model: Model | Captured) -> nn.Module | None:
-    """Return the module that batches are arguments of, if it is known before capture."""
-    if isinstance(model, Captured):
-        return model.graph.module
-    return model if isinstance(model, nn.Module) else None
-
-
-def by_input_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield batches with their tensors by the names of the graph's inputs."""
-    names = [i.name for i in graph.inputs]
-    for index, batch in enumerate(data):
-        tensors = (t for _, t in graph.bind(batch, index).tensors())
-        yield Batch((), dict(zip(names, tensors, strict=True)))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.api.evaluation import data_module
+from qtool.api.captured_source import data_module
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import CaptureError, DataError

@@ -10,7 +10,7 @@ from qtool.backends.open_files import check_quantized, open_readable
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
-from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.model_inputs import random_inputs
 from qtool.verification import FileCheck
 

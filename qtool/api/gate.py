@@ -14,7 +14,7 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
-from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
 from qtool.evaluation.gate.metrics import AGREEMENT, user_metric
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions

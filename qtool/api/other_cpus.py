@@ -25,7 +25,7 @@ from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core.errors import FileError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
-from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.model_inputs import random_inputs
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from qtool.api.browser_check import check_in_browser
-from qtool.api.evaluation import measure_accuracy
+from qtool.api.captured_source import measure_accuracy
 from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.model_file import ONNX

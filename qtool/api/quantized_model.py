@@ -11,10 +11,14 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.compare import measure_quantized
+from qtool.evaluation.baseline import Baseline
+from qtool.evaluation.build_report import build_report, check_options
 from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.planned_layers import PlannedLayers
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.speedup import Speedup, measure_speedup
+from qtool.evaluation.subject import Subject
+from qtool.planning.mode_titles import MODE_NAMES
 from qtool.verification import Verification
 
 QUICK_TIMING = 0.05  # seconds
@@ -124,9 +128,16 @@ class QuantizedModel(Quantized):
             pages = ReportFolder.of(
                 place, None if history is None else History(history, file, name)
             )
-            report = measure_quantized(
-                self, file, data, options, origin=origin, keep=pages.kept, bars=bars
-            )
+            check_options(data, options)
+            self.export(file)
+            subjects = [
+                Baseline(self.captured, scratch, self.plan.target, file.suffix).subject,
+                Subject(
+                    MODE_NAMES[self.plan.recipe.mode], file, f"{origin}, target {self.plan.target}"
+                ),
+            ]
+            layers, kept = PlannedLayers(self), pages.kept
+            report = build_report(subjects, data, options, layers=layers, folder=kept, bars=bars)
             return pages.write(report, file)
 
     @accepts_paths("path")

@@ -1,50 +1,31 @@
-"""The Python API for reports: `compare` and `report`."""
+"""The Python API for reports: `compare` and `report`. They need no torch for files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from qtool.api.cached_files import check_cached
-from qtool.api.conversion import convert, quantize
-from qtool.api.evaluation import data_module
-from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.open_files import open_model, quantization_warnings
-from qtool.backends.table import open_file
-from qtool.calibration.calibration import Calibration
+from qtool.api.float_source import float_source
+from qtool.backends.open_files import open_readable, quantization_warnings
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch, peek
-from qtool.core.errors import CaptureError, DataError, OptionError, VerificationError
+from qtool.core.errors import OptionError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
-from qtool.core.remedies import CallEdit, DataEdit, Omission
-from qtool.distributed import DataShard, current, within
-from qtool.evaluation.baseline import ONNX
+from qtool.core.remedies import CallEdit, Omission
+from qtool.core.torch_package import has_torch, torch_error
+from qtool.distributed import current
 from qtool.evaluation.build_report import build_report
-from qtool.evaluation.compare import compare_files, file_subjects, quantized_model
-from qtool.evaluation.file_report import ordered_files, titled
-from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
-from qtool.evaluation.model_inputs import check_cache
+from qtool.evaluation.compare import compare_files, ordered_files, quantized_subject, titled
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.same_model import check_same_model
-from qtool.evaluation.same_weights import check_same_files
-from qtool.frontends.captured_model import (
-    DEFAULT_OBSERVER,
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-)
-from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.frontends.onnx import load_onnx
-from qtool.planning.targets import DEFAULT
+
+if TYPE_CHECKING:
+    from qtool.api.quantized_model import QuantizedModel
+    from qtool.calibration.calibration import Calibration
+    from qtool.frontends.captured_model import Captured, Model
 
 
 @accepts_paths("files", "folder", "reference", models="files reference")
@@ -62,7 +43,7 @@ def compare(
 
     Args:
         files: two or more with the same inputs and outputs.
-        data: batches, in the order of the labels in `options`.
+        data: batches, in the order of the labels in `options`, or all samples; arrays or tensors.
         folder: where to write the report; None writes none.
         options: labels, metrics, goals, timing.
         reference: the file that the others are compared with, which need not be in `files`; by
@@ -100,7 +81,7 @@ def report(
     recipe: Any = None,
     mode: str | None = None,
     accuracy: str | None = None,
-    dynamic: DynamicSizes | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
     other_model: bool = False,
     bars: Bars = no_bars,
 ) -> Report:
@@ -109,7 +90,7 @@ def report(
     Args:
         source: a quantized model; the path of an int8 file, ONNX or TFLite, of any tool; or a float
             model, which is calibrated and converted first.
-        data: batches, in the order of the labels in `options`.
+        data: batches, in the order of the labels in `options`, or all samples; arrays or tensors.
         folder: receives report.html, report.md and report.json, and the int8 model unless `source`
             is a file.
         options: labels, metrics, goals, timing.
@@ -128,9 +109,10 @@ def report(
         QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
         DataError: unusable data, labels or evaluation function.
         FileError: not a model file, or the folder cannot be written.
+        InstallError: a model that is no file, and torch is not installed.
         VerificationError: a file does not run, or was made from a model with other weights.
     """
-    place, ranks = Path(folder), current()
+    place = Path(folder)
     file = Path(source).name if isinstance(source, str | Path) else ""
     options = titled(options, None if file else place, file)
     _check_use(
@@ -144,47 +126,25 @@ def report(
         mode=mode,
         accuracy=accuracy,
     )
-    if calibration is not None or isinstance(source, str | Path | QuantizedModel):
-        ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
+        current().continue_on_rank_zero()  # no work to share
         return _report_file(Path(source), model, data, place, options, dynamic, other_model, bars)
-    if isinstance(source, QuantizedModel):
-        return source.report(data, place, options, bars=bars)
-    own = calibration is None and calibration_data is None
-    if own and iter(data) is data:
-        data = list(data)  # read twice
-    first, stream = peek(
-        data if calibration_data is None else calibration_data, data_module(source)
+    if not has_torch():
+        raise torch_error("a report on a model that is no file")
+    from qtool.api.model_reports import report_model
+
+    return report_model(
+        *(source, data, place, options),
+        calibration=calibration,
+        calibration_data=calibration_data,
+        target=target,
+        observer=observer,
+        recipe=recipe,
+        mode=mode,
+        accuracy=accuracy,
+        dynamic=dynamic,
+        bars=bars,
     )
-    with columns_in_errors(data, source, first):
-        captured = capture_model(source, first, dynamic)
-    if calibration is not None:
-        quantized = convert(
-            captured,
-            calibration,
-            target=target,
-            recipe=recipe,
-            mode=mode,
-            accuracy=accuracy,
-            sample=first,
-        )
-        name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
-        origin = f"converted by qtool with {name}"
-    else:
-        with within(... if ranks.is_distributed else None):  # every rank has all data
-            quantized = quantize(
-                captured,
-                DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,
-                target=target or DEFAULT,
-                observer=observer or DEFAULT_OBSERVER,
-                recipe=recipe,
-                mode=mode,
-                accuracy=accuracy,
-                progress=bars("calibrating", None),
-            )
-        origin = "quantized by qtool"
-        origin += ", calibrated on the evaluation data itself" if own else ""
-    return quantized.report(data, place, options, origin=origin, bars=bars)
 
 
 def _check_use(source: Any, model: Any, **conversion: Any) -> None:
@@ -214,67 +174,32 @@ def _check_use(source: Any, model: Any, **conversion: Any) -> None:
 
 def _report_file(
     file: Path,
-    model: Model | Captured | str | Path | None,
+    model: Any,
     data: Iterable[Any],
     folder: Path,
     options: ReportOptions,
-    dynamic: DynamicSizes | None,
+    dynamic: Any,
     other_model: bool,
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    opened = open_file(file)
-    reference: Path | Captured | None = None
-    sample: Batch | None = None
-    if isinstance(model, str | Path):
-        model = _float_file(Path(model), file)
-    if isinstance(model, Path):
-        reference = model
-        check_same_files([model, file], other_model)
-    elif model is not None:
-        check_fixed_inputs(file, model)
-        check_cached(file, model)
-        table = data
-        sample, data = peek(data, data_module(model))
-        if sample is None:
-            raise DataError("the data is empty", DataEdit("give at least one batch"))
-        with columns_in_errors(table, model, sample):
-            reference = capture_model(model, sample, dynamic)
-        check_cache(file, reference.graph.inputs)
-        if not other_model:
-            check_same_model(file, reference, model)
-    from qtool.evaluation.report.page.write import (  # loads the plotting library
-        History,
-        ReportFolder,
-    )
-
-    history = None if options.history is None else History(options.history, file, str(file))
-    pages = ReportFolder.of(folder, history)
+    opened = open_readable(file)
     with scratch_folder() as work:
+        source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
+        from qtool.evaluation.report.page.write import (  # loads the plotting library
+            History,
+            ReportFolder,
+        )
+
+        history = None if options.history is None else History(options.history, file, str(file))
+        pages = ReportFolder.of(folder, history)
         report = build_report(
-            file_subjects(opened, reference, work),
-            data,
+            [source.subject, quantized_subject(opened)],
+            source.data,
             options,
-            quantized=quantized_model(file, reference, sample),
+            layers=source.layers(),
             folder=pages.kept,
             bars=bars,
         )
     warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
     return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))
-
-
-def _float_file(file: Path, quantized: Path) -> Path | nn.Module:
-    """Return the path of a float file; the loaded copy in float32 of one in bfloat16, for which
-    ONNX Runtime has no kernels, or with the inputs fixed that are constants in the quantized
-    file."""
-    open_file(file)
-    if fixed := fixed_inputs_of(quantized, file):
-        return load_onnx(file, fixed)
-    try:
-        open_model(file)
-    except VerificationError:
-        with suppress(CaptureError):
-            if file.suffix == ONNX and (module := load_onnx(file)).notes:
-                return module
-        raise
-    return file

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from qtool.algorithms.registry import samples_to_keep
+from qtool.api.captured_source import by_input_name, data_module
 from qtool.api.conversion import convert, probes_of_steps
-from qtool.api.evaluation import by_input_name, data_module
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
@@ -47,7 +47,6 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
-from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
@@ -220,7 +219,9 @@ def explain(
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)
-    explanation = explainer.explain(bound, samples, most).named(SampleNames.of(data))
+    explanation = explainer.explain(bound, samples, most)
+    if hasattr(data, "sample_names"):
+        explanation = explanation.named(data.sample_names())
     if repaired_file is not None:
         layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
         explainer.restored_model(tuple(layers)).export(repaired_file)

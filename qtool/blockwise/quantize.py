@@ -44,7 +44,7 @@ from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
-from qtool.distributed.data_shard import broadcast_first_batch
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     DynamicSizes,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from qtool.core.columns import Columns, InputNames, column_numbers, table_arrays
-from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit
-from qtool.core.types import Array
+from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.leaf_names import values_of
+from qtool.core.log import log_note
+from qtool.core.remedies import CallEdit, DataEdit
+from qtool.core.types import Array, Progress
+from qtool.core.user_code import user_place
 
 BATCH_SIZE = 32
 
@@ -144,11 +149,88 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
     return whole
 
 
+def open_data(data: Any, progress: Progress = lambda x: x) -> Iterator[Any]:
+    """Return an iterator over the user's data, wrapped by `progress`.
+
+    Raises:
+        DataError: it is not iterable, or has single samples instead of batches.
+    """
+    kind = type(data).__name__
+    if isinstance(data, str | bytes | Path):
+        raise DataError(
+            f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
+        )
+    if "Dataset" in _classes_of(data, "torch.utils.data") and not hasattr(data, "__iter__"):
+        raise DataError(
+            f"data is a {kind}, a dataset of single samples",
+            DataEdit(
+                "give DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
+            ),
+        )
+    try:
+        return iter(progress(data))
+    except TypeError as error:
+        call = [CallEdit("call it, and give its result")] if callable(data) else []
+        raise DataError(f"data of type {kind} cannot be iterated over", *call) from error
+    except QtoolError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
+
+
+def _classes_of(value: Any, package: str) -> set[str]:
+    """Return the names of the classes of a value that are in a package."""
+    return {c.__name__ for c in type(value).__mro__ if c.__module__.startswith(package)}
+
+
+def read_items(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield the items of the user's data; an error while it is read has the number of the item.
+
+    Raises:
+        DataError: the iterator raises something else than an error of qtool.
+    """
+    for index in itertools.count():
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        except QtoolError:
+            raise
+        except (Exception, SystemExit) as error:
+            why = f"{describe(error)}{user_place(error)}"
+            images = "PIL." in why and "collate" in why  # the DataLoader's own message
+            edits = [DataEdit("give the dataset a transform that returns tensors")] * images
+            raise DataError(f"reading batch {index} failed: {why}", *edits) from error
+        yield item
+
+
 def is_array(value: Any) -> bool:
     """Return whether a value is an array, of numpy or another library, or a tensor."""
     return (
         hasattr(value, "__array__") and hasattr(value, "ndim") and not isinstance(value, np.generic)
     )
+
+
+def no_batch(item: Any) -> DataError:
+    """Return the error of an item of the user's data that is no batch."""
+    return DataError(
+        f"a batch is a {type(item).__name__}",
+        DataEdit(
+            "give tensors, tuples of tensors or dicts of tensors (images through a "
+            "transform, texts through a tokenizer)"
+        ),
+    )
+
+
+def values_in(batch: Any) -> list[Any]:
+    """Return the arrays and tensors of a batch, in order."""
+    tree = [batch.args, batch.kwargs] if hasattr(batch, "kwargs") else batch
+    return [value for value in values_of(tree) if is_array(value)]
+
+
+def samples_in(batch: Any) -> int:
+    """Return the number of samples of a batch: the length of its first array that has one."""
+    return next((len(a) for a in values_in(batch) if a.ndim), 1)
 
 
 def is_frame(data: Any) -> bool:
@@ -202,3 +284,49 @@ def _stacked(rows: Sequence[Any]) -> Array:
         )
     array = np.array(rows)
     return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+T = TypeVar("T")
+
+
+def in_batches_of(
+    size: int,
+    batches: Iterable[T],
+    parts_of: Callable[[T], Sequence[Any]],
+    with_parts: Callable[[T, Sequence[Any]], T],
+    join: Callable[[Sequence[Any]], Any],
+) -> Iterator[T]:
+    """Yield the same samples in batches of a size.
+
+    Batches whose arrays do not have a row per sample stay as they are. Samples at the end that do
+    not fill a batch are left out, with a note; all of them stay if they do not fill a single one.
+
+    Args:
+        size: number of samples.
+        batches: the batches.
+        parts_of: returns the arrays or tensors of a batch.
+        with_parts: returns a batch with others.
+        join: concatenates arrays or tensors.
+    """
+    left: T | None = None
+    filled = False
+    for batch in batches:
+        parts = parts_of(batch)
+        count = next((len(part) for part in parts if part.ndim), 1)
+        if count == size or any(not part.ndim or len(part) != count for part in parts):
+            filled = True
+            yield batch
+            continue
+        if left is not None:
+            parts = [join(each) for each in zip(parts_of(left), parts, strict=True)]
+        total = len(parts[0])
+        whole = total - total % size
+        for start in range(0, whole, size):
+            filled = True
+            yield with_parts(batch, [part[start : start + size] for part in parts])
+        left = with_parts(batch, [part[whole:] for part in parts]) if whole < total else None
+    if left is not None and not filled:
+        yield left  # the model says what it takes
+    elif left is not None:
+        count = len(parts_of(left)[0])
+        log_note(f"the last {count} samples do not fill a batch of {size} and are left out")

@@ -1,5 +1,4 @@
-"""How work is divided: batch i goes to rank i modulo their number, tasks by their cost; all ranks
-begin with the same batch."""
+"""How work is divided: batch i goes to rank i modulo their number, tasks by their cost."""
 
 from __future__ import annotations
 
@@ -8,10 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from qtool.core.data.batches import Batch, whole_texts
-from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit
-from qtool.distributed.ranks import Ranks
+from qtool.core.array_batches import whole_texts
 
 T = TypeVar("T")
 
@@ -85,23 +81,3 @@ def balance(costs: Sequence[float], size: int) -> list[int]:
         ranks[task] = loads.index(min(loads))
         loads[ranks[task]] += costs[task]
     return ranks
-
-
-def broadcast_first_batch(ranks: Ranks, own: Batch | None, purpose: str = "calibration") -> Batch:
-    """Return the first batch of the lowest rank that has one, so that all capture the same graph.
-
-    Args:
-        own: first batch of this rank; None if its shard is empty.
-        purpose: use of the data, a word for the message.
-
-    Raises:
-        DataError: no rank has a batch.
-    """
-    states = ranks.all_gather("" if own is None else "some")
-    if "some" not in states:
-        raise DataError(f"the {purpose} data is empty", DataEdit("give at least one batch"))
-    if not ranks.is_distributed and own is not None:
-        return own
-    source = states.index("some")
-    data = own.to_bytes() if own is not None and ranks.rank == source else None
-    return Batch.from_bytes(ranks.broadcast(data, source))

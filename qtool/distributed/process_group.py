@@ -1,4 +1,7 @@
-"""The process group of a call: torch's default one if it is open, or the one of `within`."""
+"""The process group of a call: torch's default one if it is open, or the one of `within`.
+
+Where torch is not installed there is one process.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import distributed as dist
-
 from qtool.core.errors import RanksError
 from qtool.core.remedies import Setup
+from qtool.core.torch_package import has_torch
+
+if has_torch():
+    import torch
+    from torch import distributed as dist
 
 WAIT = 600.0  # seconds for all ranks to make the same call
 PATIENCE = 60.0  # seconds without a heartbeat after which a rank is dead
@@ -137,4 +142,4 @@ def find_group() -> Group | None:
 
 
 def _is_open() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return has_torch() and dist.is_available() and dist.is_initialized()

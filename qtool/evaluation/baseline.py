@@ -10,6 +10,8 @@ from qtool.backends.table import write_float
 from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_file
+from qtool.evaluation.latency.interleaved_timing import FLOAT
+from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured
 
 ONNX = MODEL_SUFFIXES[0]
@@ -76,6 +78,12 @@ class Baseline:
         file, so that size and speed are relative to one file."""
         own = self._captured.file_bytes
         return own or sum(part.stat().st_size for part in open_readable(self.timed).parts)
+
+    @property
+    def subject(self) -> Subject:
+        """The float model of a report or an evaluation."""
+        words = (self.origin, self, self.name)
+        return Subject(FLOAT, self.reference, *words, size_bytes=self.size_bytes)
 
     def _takes_same(self, file: Path) -> bool:
         """Return whether a file runs here and takes the inputs of the graph, whose sizes may be

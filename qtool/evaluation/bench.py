@@ -12,7 +12,7 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
-from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.latency.bench import Bench, time_in_turns
 from qtool.evaluation.options import ReportOptions
 

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from qtool.backends.model_file import ModelFile
-from qtool.backends.open_files import open_model
-from qtool.backends.session import fit_channels
-from qtool.backends.table import open_file
-from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_tensor, whole_texts
-from qtool.core.errors import KernelError, QtoolError
+from qtool.backends.open_files import open_readable
+from qtool.backends.readable_file import ReadableFile
+from qtool.core.array_batches import whole_texts
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
-from qtool.evaluation import plan_summary
+from qtool.core.types import Array
+from qtool.evaluation.exactness import exactness_of, self_test_of
 from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.file_report import (
-    TIMED_SAMPLES,
-    coverage_of,
-    digest_of,
-    make_report,
-    measure_latencies,
-)
 from qtool.evaluation.label_checks import check_labels_of
+from qtool.evaluation.latency.decoding import Phase, phases
+from qtool.evaluation.latency.interleaved_timing import Timing
+from qtool.evaluation.latency.node_times import Profile
+from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, WorstSample, summarize
-from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference
-from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.model_inputs import check_same_inputs
-from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.report import Report
-from qtool.evaluation.sensitivity import measure_sensitivity
+from qtool.evaluation.measurement import Measurement, runtime_of
+from qtool.evaluation.model_inputs import check_same_inputs, resized
+from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.report.plan_facts import FloatOperator
+from qtool.evaluation.report.ranking import best_model
+from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
+from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.evaluation.user_metrics import over_data, user_metrics
-from qtool.frontends.data.sample_names import SampleNames
 from qtool.metrics.metric import check_drop
-from qtool.verification import Exactness, planned_coverage
+from qtool.verification import Coverage
 
-EXACT_SAMPLES = 64
+if TYPE_CHECKING:
+    from qtool.frontends.data.sample_names import SampleNames
+
+TIMED_SAMPLES = 64
+
+
+class LayerAnalysis(Protocol):
+    """What the quantized model in torch says of a file next to what its runtime says."""
+
+    def planned_coverage(self) -> Coverage:
+        """Return the coverage that the plan promises."""
+
+    def fields(
+        self,
+        store: Store,
+        batches: Sequence[Mapping[str, Array]],
+        options: ReportOptions,
+        bars: Bars,
+    ) -> dict[str, Any]:
+        """Return the fields of a report on layers and plan.
+
+        Args:
+            store: where intermediate results are.
+            batches: the first batches, by the names of the inputs.
+            options: budget of the measurement.
+            bars: as for `build_report`.
+        """
 
 
 def build_report(
@@ -50,16 +74,17 @@ def build_report(
     data: Iterable[Any],
     options: ReportOptions,
     *,
-    quantized: Quantized | str,
+    layers: LayerAnalysis | str,
     folder: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
-    """Measure models on the same data and return the report.
+    """Measure files on the same data and return the report.
 
     Args:
         subjects: files with the same inputs; the first is the reference.
         data: batches, in the order of the labels.
-        quantized: the quantized model of the second file, or why its layers cannot be measured.
+        options: labels, metrics, goals, timing.
+        layers: what measures the layers of the second file, or why they are not measured.
         folder: folder for intermediate results; the same run started again resumes from there.
         bars: returns a progress bar for a title and a length.
 
@@ -67,14 +92,14 @@ def build_report(
         DataError: data, labels or the evaluation function cannot be used.
         VerificationError: a file does not run.
     """
-    files = [s.file for s in subjects]
+    files, names = [s.file for s in subjects], [s.name for s in subjects]
     check_same_inputs(files)
     if options.function is not None:
         function, data, labels = over_data(options.function, data, options.labels)
         options = replace(options, function=function, labels=labels)
     check_options(data, options)
     data = whole_texts(data)
-    opened = [open_file(f) for f in files]
+    opened = tuple(open_readable(f) for f in files)
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
@@ -82,32 +107,40 @@ def build_report(
     measured = measure_outputs(
         files, data, reference=reference, first=first, store=store, progress=bar
     )
-    names = [s.name for s in subjects]
     accuracy = summarize(measured, options.labels, names=names)
     if options.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [coverage_of(store, i, f) for i, f in enumerate(opened)]
-    if len(opened) > 1 and not opened[1].runs_here and isinstance(quantized, Quantized):
-        coverages[1] = planned_coverage(quantized.plan)
-    exact = (None, *(_exactness(store, i, f, first) for i, f in enumerate(opened[1:], 1)))
+    if not isinstance(layers, str) and not opened[1].runs_here:
+        coverages[1] = layers.planned_coverage()
+    exact = (None, *(exactness_of(store, i, f, first) for i, f in enumerate(opened[1:], 1)))
     batch = first.joined(TIMED_SAMPLES)
     latency, profile = measure_latencies(store, subjects, batch, options, bars)
-    layers, note = (
-        (None, quantized)
-        if isinstance(quantized, str)
-        else _layers(store, quantized, _named_batches(first), options, bars)
+    fields = (
+        {"layers_note": layers}
+        if isinstance(layers, str)
+        else layers.fields(store, first.by_name(), options, bars)
     )
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user, names)
-    accuracy = _named(accuracy, SampleNames.of(data))
-    results = Measurement(
-        tuple(opened), accuracy, latency, tuple(coverages), exact, subjects[0].size_bytes
-    )
-    fields = {} if isinstance(quantized, str) else _plan_fields(quantized, layers)
-    return make_report(
-        subjects, results, profile, options, layers=layers, layers_note=note, **fields
-    )
+    if hasattr(data, "sample_names"):
+        accuracy = _named(accuracy, data.sample_names())
+    size = subjects[0].size_bytes
+    results = Measurement(opened, accuracy, latency, tuple(coverages), exact, size)
+    return make_report(subjects, results, profile, options, **fields)
+
+
+def check_options(data: Iterable[Any], options: ReportOptions) -> None:
+    """Check labels and goals before the work, as far as that can be done.
+
+    Raises:
+        DataError: the data has a known length, and another number of labels.
+        OptionError: the goal for top-1 cannot be missed.
+    """
+    if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
+        check_drop(options.goals.drop, percent=True)
+    check_labels_of(options.labels, data)
 
 
 def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
@@ -127,68 +160,140 @@ def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
     return replace(accuracy, models=tuple(models))
 
 
-def check_options(data: Iterable[Any], options: ReportOptions) -> None:
-    """Check labels and goals before the work, as far as that can be done.
+def make_report(
+    subjects: Sequence[Subject],
+    results: Measurement,
+    profile: Profile | None,
+    options: ReportOptions,
+    **fields: Any,
+) -> Report:
+    """Return the report of measurements.
 
-    Raises:
-        DataError: the data has a known length, and another number of labels.
-        OptionError: the goal for top-1 cannot be missed.
+    Args:
+        subjects: the files.
+        results: what was measured of them.
+        profile: times of their nodes.
+        options: title and goals.
+        fields: fields of the report on layers and plan, if there are any.
     """
-    if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
-        check_drop(options.goals.drop, percent=True)
-    check_labels_of(options.labels, data)
+    files = zip(subjects, results.files, strict=True)
+    models = tuple(_facts(s, f, results, i, options.goals) for i, (s, f) in enumerate(files))
+    floats = tuple(
+        operator
+        for subject, coverage in zip(subjects[1:], results.coverages[1:], strict=True)
+        if coverage is not None
+        for operator in _float_operators(subject.name, coverage)
+    )
+    plan = {"rewrites": (), "edges": (), "notes": (), "plan": (), "layers": None}
+    return Report(
+        schema=SCHEMA,
+        title=options.title,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        models=models,
+        machine=this_machine(),
+        accuracy=results.accuracy,
+        latency=results.timings,
+        profile=profile,
+        best=best_model(models, results.timings),
+        float_operators=floats,
+        **{**plan, **fields},
+    )
 
 
-def _exactness(store: Store, index: int, file: ModelFile, first: FirstBatches) -> Exactness | None:
-    """Return None if the file is not quantized or the integer engine lacks a kernel for it."""
-    if not file.is_quantized:
-        return None
-    try:
-        return store.load_or_make(
-            f"exactness{index}",
-            Exactness,
-            lambda: file.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
-        )
-    except KernelError:
-        return None
+def digest_of(files: Sequence[ReadableFile], options: ReportOptions) -> str:
+    digest = hashlib.sha256(options.mark.encode())
+    for part in (part for file in files for part in file.parts):
+        with part.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]
 
 
-def _in_layout_of(
-    file: ModelFile, batches: Iterable[list[np.ndarray[Any, Any]]]
-) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """Yield batches with the channels of images where a file has them."""
-    inputs = open_model(file.path).inputs
-    for arrays in batches:
-        yield [fit_channels(a, i.shape) for a, i in zip(arrays, inputs, strict=True)]
+def coverage_of(store: Store, index: int, file: ReadableFile) -> Coverage:
+    """Return the audit; in a file without quantized tensors no operator counts as integer."""
+    coverage = store.load_or_make(f"coverage{index}", Coverage, file.coverage)
+    if file.is_quantized:
+        return coverage
+    return replace(coverage, rows=tuple(replace(row, integer=False) for row in coverage.rows))
 
 
-def _named_batches(first: FirstBatches) -> list[Batch]:
-    return [Batch((), {n: to_tensor(a) for n, a in each.items()}) for each in first.by_name()]
-
-
-def _layers(
+def measure_latencies(
     store: Store,
-    quantized: Quantized,
-    batches: Sequence[Batch],
+    subjects: Sequence[Subject],
+    batch: Sequence[np.ndarray[Any, Any]],
     options: ReportOptions,
     bars: Bars,
-) -> tuple[Sensitivity | None, str]:
-    bar = bars("measuring layers", None)
-    try:
-        return measure_sensitivity(
-            quantized, batches, budget=options.budget, store=store, progress=bar
-        ), ""
-    except QtoolError as error:
-        return None, str(error)
+) -> tuple[tuple[Timing, ...], Profile | None]:
+    files = [s.timed for s in subjects]
+    pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
+    timings: dict[tuple[int, int, str], Timing] = {}
+    last: tuple[Phase, Timing] | None = None
+    for size, threads in bars("timing", len(pairs))(pairs):
+        inputs = resized(files, batch, size)
+        for phase in phases(files[0], inputs):
+            key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
+            if key not in timings:  # a file with a fixed batch size has one of them
+                mark = "-".join(filter(None, ("latency", *map(str, key))))
+                time = partial(phase.time, files, threads=threads, seconds=options.seconds)
+                timings[key] = store.load_or_make(mark, Timing, time)
+                last = phase, timings[key]
+    if last is None:
+        return (), None
+    phase, timing = last
+    profile = store.load_or_make(
+        f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
+        Profile,
+        partial(phase.profile, [s.profiled for s in subjects], [s.name for s in subjects], timing),
+    )
+    return tuple(timings.values()), profile
 
 
-def _plan_fields(quantized: Quantized, layers: Sensitivity | None) -> dict[str, Any]:
-    """Return the fields of a report that come from the plan."""
-    measured = layers.layers if layers else ()
-    histograms = {e.tensor: e.activation for e in measured if e.activation}
-    return {
-        "edges": plan_summary.edge_facts(quantized, histograms),
-        "notes": tuple(quantized.notes),
-        "rewrites": quantized.plan.rewrites,
-        "plan": plan_summary.plan_rows(quantized),
-    }
+def _facts(
+    subject: Subject, file: ReadableFile, measured: Measurement, i: int, goals: Goals
+) -> ModelFacts:
+    coverage, exact = measured.coverages[i], measured.exactness[i]
+    assert coverage is not None
+    purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
+    share, weight_share, unknown = measured.shares(i)
+    judged = share if coverage.macs or unknown else nan
+    verdict = None
+    if i:
+        verdict = make_verdict(
+            *(measured.accuracy, i, measured.timings, judged, exact, goals, purpose, unknown),
+            self_test=self_test_of(file, exact),
+        )
+    return ModelFacts(
+        subject.name,
+        subject.file.name,
+        subject.origin,
+        measured.size(i),
+        share,
+        coverage.macs,
+        len(coverage.rows),
+        len(coverage.rows) - len(coverage.float_rows),
+        exact,
+        verdict,
+        purpose.target,
+        purpose.mode,
+        purpose.runs_here,
+        file.deployment() if i else None,
+        weight_share,
+        runtime_of(file) if i else subject.timed_name,
+        unknown,
+    )
+
+
+def _purpose(file: ReadableFile, size: float) -> Purpose:
+    """Return what a file is for, by the metadata that qtool wrote."""
+    conversion = file.conversion()
+    if conversion is None:
+        return Purpose(size=size)
+    info = conversion.info
+    return Purpose(info.target, info.recipe.mode, file.runs_here, size)
+
+
+def _float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
+    """Return the operators that the audit reports in float."""
+    return [
+        FloatOperator(model, r.name, r.op, r.kernel, r.macs, r.reason) for r in coverage.float_rows
+    ]

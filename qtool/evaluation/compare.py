@@ -1,77 +1,27 @@
-"""What a report compares: a quantized model, an int8 file, or several files, each with a
-reference."""
+"""What a report compares: a float file and a quantized one, or several files of any tool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.model_file import ModelFile
-from qtool.backends.table import open_file
-from qtool.conversion.quantized import Quantized
-from qtool.core.argument_names import argument
-from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch
+from qtool.backends.open_files import open_readable
+from qtool.backends.readable_file import ReadableFile
+from qtool.core.atomic import resolve
+from qtool.core.errors import DataError
+from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.build_report import build_report, check_options
-from qtool.evaluation.file_report import COMPARED, subjects_of
+from qtool.core.remedies import CallEdit
+from qtool.evaluation.build_report import build_report
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.restored_model import try_restore
+from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
-from qtool.frontends.captured_model import Captured
 from qtool.planning.mode_titles import MODE_NAMES
-from qtool.planning.targets import DEFAULT
 
-FLOAT = "float"
-
-
-def measure_quantized(
-    quantized: Quantized,
-    file: Path,
-    data: Iterable[Any],
-    options: ReportOptions,
-    *,
-    origin: str = "quantized by qtool",
-    keep: Path | None = None,
-    bars: Bars = no_bars,
-) -> Report:
-    """Compare a quantized model with its float model.
-
-    Args:
-        file: path to write the int8 model to.
-        origin: how the model was made, in words.
-        keep: folder for intermediate results, from which an interrupted run resumes.
-
-    Raises:
-        QtoolError: see `build` and `Quantized.export`.
-    """
-    check_options(data, options)
-    plan = quantized.plan
-    with scratch_folder() as work:
-        quantized.export(file)
-        subjects = [
-            _float_subject(Baseline(quantized.captured, work, plan.target, file.suffix)),
-            Subject(MODE_NAMES[plan.recipe.mode], file, f"{origin}, target {plan.target}"),
-        ]
-        return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
-
-
-def file_subjects(
-    file: ModelFile, reference: Path | Captured | None, folder: Path
-) -> list[Subject]:
-    """Return the float model of an int8 file, of qtool or another tool, and the file.
-
-    Args:
-        file: the int8 file.
-        reference: the float model, as a file or captured; by default the graph of the file
-            without QuantizeLinear and DequantizeLinear.
-        folder: where float files are written.
-    """
-    words = f"the file {file.path.name}, made by {file.maker}"
-    return [_reference(folder, file, reference), Subject(_name(file), file.path, words)]
+_NO_LAYERS = "layers are not measured when files are compared; use `qtool report` for one model"
 
 
 def compare_files(
@@ -86,44 +36,61 @@ def compare_files(
 
     Args:
         files: the others are compared with the first.
-        keep: see `measure_quantized`.
+        keep: folder for intermediate results, from which an interrupted run resumes.
     """
-    subjects = subjects_of(files)
-    return build_report(subjects, data, options, quantized=COMPARED, folder=keep, bars=bars)
+    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
+    return build_report(subjects, data, options, layers=_NO_LAYERS, folder=keep, bars=bars)
 
 
-def _float_subject(baseline: Baseline) -> Subject:
-    names = (baseline.origin, baseline, baseline.name)
-    return Subject(FLOAT, baseline.reference, *names, size_bytes=baseline.size_bytes)
-
-
-def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> Subject:
-    """Return the float model of a file."""
-    if isinstance(reference, Captured):
-        return _float_subject(Baseline(reference, work, file.target or DEFAULT, file.suffix))
-    if reference is not None:
-        path, words = open_file(reference).path, f"the file {reference.name}"
-        return Subject(FLOAT, path, words, timed_name=path.name)
-    words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
-    return Subject(FLOAT, file.write_float(work / "float.onnx"), words)
-
-
-def _name(file: ModelFile) -> str:
-    """Return the name of a quantized file next to its float model."""
+def quantized_subject(file: ReadableFile) -> Subject:
+    """Return a quantized file next to its float model."""
     conversion = file.conversion()
-    return MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
+    name = MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
+    return Subject(name, file.path, f"the file {file.path.name}, made by {file.maker}")
 
 
-def quantized_model(
-    file: Path, reference: Path | Captured | None, sample: Batch | None
-) -> Quantized | str:
-    """Return the quantized model of a file, whose layers are measured, or why there is none.
+def ordered_files(
+    files: Sequence[str | Path], reference: str | Path | None, other_model: bool
+) -> list[Path]:
+    """Return the files of a comparison, the reference first.
 
-    Args:
-        file: the int8 file.
-        reference: see `file_subjects`.
-        sample: a batch for the captured model.
+    Raises:
+        DataError: a single file, or one that is named twice.
+        FileError: not a model file.
+        VerificationError: see `check_same_files`.
     """
-    if not isinstance(reference, Captured) or sample is None:
-        return f"layers can only be measured with the float model; pass {argument('--model')}"
-    return try_restore(file, reference, sample)
+    paths = [Path(f) for f in files]
+    if (same := same_file(paths)) is not None:
+        raise DataError(f"{same[0]} and {same[1]} are one file", CallEdit("name each file once"))
+    first = paths[0] if reference is None and paths else Path(reference or "")
+    ordered = [first, *(p for p in paths if same_file([first, p]) is None)]
+    if reference is None:
+        ordered = paths
+    if len(ordered) < 2:
+        count = "is one file" if ordered else "is no file"
+        raise DataError(f"there {count}", CallEdit("give two or more to compare"))
+    for path in ordered:
+        open_readable(path)
+    check_same_files(ordered, other_model)
+    return ordered
+
+
+def titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
+    """Return the options with a title, by default the folder's name; `title` without one."""
+    chosen = options or ReportOptions()
+    name = title if folder is None else resolve(folder).name
+    return chosen if chosen.title else replace(chosen, title=name)
+
+
+def _describe(path: Path) -> str:
+    file = open_readable(path)
+    return f"{'quantized' if file.is_quantized else 'float'}, made by {file.maker}"
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return unique short names: file names, or paths if those repeat."""
+    suffixes = {f: open_readable(f).suffix for f in files}
+    stems = [f.name.removesuffix(suffixes[f]) for f in files]
+    paths = [str(f).removesuffix(suffixes[f]) for f in files]
+    unique = (names for names in (stems, paths) if len(set(names)) == len(names))
+    return next(unique, [str(f) for f in files])

@@ -1,4 +1,4 @@
-"""The user's batches for model files: arrays by the names of the inputs, and the pass over them."""
+"""The user's batches for a model file, as arrays in the order of its inputs."""
 
 from __future__ import annotations
 
@@ -6,37 +6,46 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
-from qtool.core.array_batches import whole_arrays
-from qtool.core.data import Batch, batches, to_batch
-from qtool.core.data.arguments import Arguments
-from qtool.core.data.named_tensors import named_leaves
+from qtool.core.array_batches import (
+    in_batches_of,
+    is_array,
+    no_batch,
+    open_data,
+    read_items,
+    whole_arrays,
+)
+from qtool.core.columns import InputNames
 from qtool.core.errors import DataError
+from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import by_input_name, named_values, values_of
+from qtool.core.log import log_note
 from qtool.core.option_names import NATIVE
-from qtool.core.remedies import CallEdit
+from qtool.core.remedies import CallEdit, DataEdit, Remedy
+from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.store import Store
+from qtool.core.tensor_layouts import unsupported_layout
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.distributed import current
 from qtool.evaluation.language_model import POSITIONS
-from qtool.evaluation.measure.input_arrays import check_names, fit_array
-from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
+from qtool.evaluation.measure.output_pass import Arrays, FirstBatches, Reference, measure_arrays
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.sample_statistics import SampleStatistics
 
 
 class Feeder:
-    """The inputs of a file; converts batches to arrays for them.
+    """The inputs of a file; makes arrays for them of batches of arrays or tensors.
 
     Attributes:
         inputs: inputs in order.
         names: names of the inputs.
-        arguments: the same, as those of a model.
+        takes: the same, as what a model takes.
         batch_size: the number of samples that the file takes; None if it is not fixed.
     """
 
@@ -44,99 +53,118 @@ class Feeder:
         session = open_model(file) if isinstance(file, str | Path) else file
         self.inputs, self._moves = session.inputs, getattr(session, "is_foreign", False)
         self.names = [i.name for i in self.inputs]
-        self.arguments = Arguments(frozenset(self.names), frozenset(self.names))
+        self.takes = InputNames(frozenset(self.names), frozenset(self.names))
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
         self.batch_size = size if isinstance(size, int) and size > 0 else None
 
-    def arrays(self, item: Any, index: int) -> list[Array]:
+    def arrays(self, item: Any, index: int) -> Arrays:
         """Return one batch as arrays in the order of the file's inputs.
 
         Extra items of a tuple are ignored, so that (images, labels) works; labels in a dict, too,
         and its only other entry is the only input, whatever its key. Nested items have the
-        names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty
+        names of `named_values`. A batch without the KV cache of a decoder starts with an empty
         one, and positions are those of the attention mask.
 
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
-        names = self.names
-        batch, _ = self.arguments.of_batch(to_batch(item))
-        values = named_leaves(batch, names)
+        return self.fit(self.values(*arguments_of(item), index), index)
+
+    def values(self, positional: Sequence[Any], named: Mapping[str, Any], index: int) -> Arrays:
+        """Return the arguments of a call as arrays, of any type and shape; see `arrays`."""
+        values = by_input_name(
+            values_of(positional), named_values(self._inputs_of(named)), self.names
+        )
         empty = {}
-        if not values.keys() >= set(names):
+        if not values.keys() >= set(self.names):
             empty = self._empty_cache(values) | self._positions(values)
         check_names(values, [i for i in self.inputs if i.name not in empty], index, _hint)
-        values |= empty
-        Batch((), {n: values[n] for n in names}).check_finite(index)
-        if self._moves:
-            values |= {i.name: _moved(values[i.name], i.shape) for i in self.inputs}
-        return [_array(i, values[i.name], index) for i in self.inputs]
+        arrays = {n: _plain(values[n], n, index) for n in self.names if n not in empty} | empty
+        size = _size(arrays.values())
+        for name in self.names:
+            _check_finite(f"input '{name}'", arrays[name], index, size)
+        return [arrays[name] for name in self.names]
 
-    def _positions(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def fit(self, arrays: Arrays, index: int) -> Arrays:
+        """Return a batch in the types of the inputs; DataError if it has another type or shape."""
+        if self._moves:
+            arrays = [fit_channels(a, i.shape) for a, i in zip(arrays, self.inputs, strict=True)]
+        return [fit_array(i, a, index) for i, a in zip(self.inputs, arrays, strict=True)]
+
+    def feed(
+        self,
+        data: Iterable[Any],
+        progress: Progress = lambda x: x,
+        check: Callable[[], None] = lambda: None,
+    ) -> Iterator[Arrays]:
+        """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable.
+
+        Raises:
+            DataError: the data is no iterable of batches, or a batch does not fit, see `arrays`.
+        """
+        table, data = data, whole_arrays(data, self.takes)
+        stream = self._read(open_data(data, progress))
+        if (size := self.batch_size) is not None:
+            stream = in_batches_of(size, stream, list, lambda _, a: list(a), np.concatenate)
+        for index, arrays in enumerate(stream):
+            check()
+            with columns_in_errors(table, lambda x: self.arrays(x, 0), arrays):
+                fitted = self.fit(arrays, index)
+            yield fitted
+
+    def _read(self, iterator: Iterator[Any]) -> Iterator[Arrays]:
+        for index, item in enumerate(read_items(iterator)):
+            positional, named = arguments_of(item)
+            labels = [k for k in named if k in LABELS and k not in self.names]
+            if labels and not index and len(labels) < len(named):
+                names = ", ".join(labels)
+                log_note(f"'{names}' in the batches is left out: labels are no input")
+            yield self.values(positional, named, index)
+
+    def _inputs_of(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the entries of a dict without labels; the only one is the only input."""
+        inputs = {k: v for k, v in named.items() if k not in LABELS or k in self.names}
+        inputs = inputs or dict(named)
+        if len(inputs) == len(self.names) == 1 and is_array(next(iter(inputs.values()))):
+            return dict(zip(self.names, inputs.values(), strict=True))
+        return inputs
+
+    def _positions(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return the positions of tokens in a batch that has none, as `generate` of transformers
         counts them: padding in front of a text does not move it."""
         mask, ids = values.get(MASK), values.get("input_ids")
         if POSITIONS not in self.names or POSITIONS in values or mask is None or ids is None:
             return {}
-        counted = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        counted = (_plain(mask, MASK, 0).astype(np.int64).cumsum(-1) - 1).clip(min=0)
         return {POSITIONS: counted[:, -ids.shape[1] :]}
 
-    def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return a KV cache without tokens for a batch that has no part of a cache."""
         caches = [c for c in map(describe_input, self.inputs) if generated.is_cache(c)]
         if any(c.name in values or c.dtype not in DTYPES.values() for c in caches):
             return {}
-        samples = Batch((), dict(values)).size
         lengths = [c.shape[generated.CACHED_TOKENS] for c in caches]
-        shapes = generated.sizes(caches, samples, {s: 0 for s in lengths if isinstance(s, str)})
-        return {
-            c.name: torch.zeros(shape, dtype=getattr(torch, c.dtype))
-            for c, shape in zip(caches, shapes, strict=True)
-        }
+        known = {s: 0 for s in lengths if isinstance(s, str)}
+        shapes = generated.sizes(caches, _size(filter(is_array, values.values())), known)
+        return {c.name: np.zeros(s, c.dtype) for c, s in zip(caches, shapes, strict=True)}
 
 
-def _moved(tensor: Any, shape: Sequence[int | str | None]) -> Any:
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    return torch.from_numpy(fit_channels(tensor.detach().cpu().numpy(), shape))
+def file_inputs(
+    file: str | Path | Session, data: Iterable[Any], progress: Progress = lambda x: x
+) -> Iterator[Arrays]:
+    """Iterate over the user's batches as arrays in the order of a file's inputs.
 
-
-def _array(port: PortInfo, tensor: Any, index: int) -> Array:
-    """Return a tensor as an array for an input."""
-    if not isinstance(tensor, torch.Tensor):
-        kind = type(tensor).__name__
-        raise DataError(f"batch {index}, input '{port.name}' is a {kind}, not a tensor")
-    if port.type in FLOATS and tensor.is_floating_point():
-        tensor = tensor.to(getattr(torch, DTYPES[port.type]))  # numpy has no bfloat16
-    return fit_array(port, tensor.detach().cpu().numpy(), index)
-
-
-def data_inputs(
-    path: str | Path, data: Iterable[Any], progress: Progress = lambda x: x
-) -> Iterator[list[Array]]:
-    """Iterate over the user's batches as arrays in the order of the file's inputs.
+    Args:
+        file: the file.
+        data: batches of arrays or tensors in any nesting, or all samples as `whole_arrays` takes
+            them.
+        progress: wraps the iterable of batches.
 
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    yield from feed(Feeder(path), data, progress)
-
-
-def feed(
-    feeder: Feeder,
-    data: Iterable[Any],
-    progress: Progress = lambda x: x,
-    check: Callable[[], None] = lambda: None,
-) -> Iterator[list[Array]]:
-    """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable."""
-    table, data = data, whole_arrays(data, feeder.arguments)
-    stream = batches(progress(data), inputs=feeder.names, size=feeder.batch_size)
-    for index, batch in enumerate(stream):
-        check()
-        with columns_in_errors(table, lambda x: feeder.arrays(x, 0), batch):
-            arrays = feeder.arrays(batch, index)
-        yield arrays
+    yield from Feeder(file).feed(data, progress)
 
 
 def measure_outputs(
@@ -150,35 +178,135 @@ def measure_outputs(
     progress: Progress = lambda x: x,
     contexts: Sequence[int] | None = None,
 ) -> SampleStatistics:
-    """Run every file on every batch, with default session options; padded positions are ignored.
-
-    Args:
-        files: models with the same inputs and outputs; the first is the reference.
-        data: batches.
-        runtime: see `open_model`.
-        reference: the first file, with outputs of earlier passes.
-        first: receives the first batches.
-        store: where intermediate results are, from which an interrupted run resumes if the data is
-            the same.
-        progress: wraps the iterable of batches.
-        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
+    """Run every file on every batch; see `measure_arrays`, which takes batches as arrays.
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
-    if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
-        raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
-    stream = feed(Feeder(reference.session), data, progress, current().check)
     return measure_arrays(
         files,
-        stream,
+        Feeder(reference.session).feed(data, progress, current().check),
         runtime=runtime,
         reference=reference,
         first=first,
         store=store,
         contexts=contexts,
     )
+
+
+def arguments_of(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return one item of the user's data as positional and named arguments of a call.
+
+    Raises:
+        DataError: it is of another type.
+    """
+    if hasattr(item, "args") and hasattr(item, "kwargs"):  # a `Batch`
+        return item.args, item.kwargs
+    if is_array(item):
+        return (item,), {}
+    if isinstance(item, Mapping):
+        return (), {str(key): value for key, value in item.items()}
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
+        return item, {}
+    raise no_batch(item)
+
+
+def check_names(
+    values: Mapping[str, Any],
+    inputs: Sequence[PortInfo],
+    index: int,
+    hint: Callable[[str], Sequence[Remedy]] = lambda _: (),
+) -> None:
+    """Check that a batch has each input.
+
+    Args:
+        values: the batch by names.
+        inputs: inputs of the file that a batch has to have.
+        index: number of the batch.
+        hint: returns what to do about an input that is missing.
+
+    Raises:
+        DataError: one is missing.
+    """
+    names = [port.name for port in inputs]
+    if missing := [name for name in names if name not in values]:
+        raise DataError(
+            f"batch {index} lacks input '{missing[0]}': it gives {', '.join(values) or 'nothing'}; "
+            f"the model takes {', '.join(names)}",
+            *hint(missing[0]),
+        )
+
+
+def fit_array(port: PortInfo, array: Array, index: int) -> Array:
+    """Return an array in the floating point type of an input.
+
+    Args:
+        port: the input.
+        array: its values in a batch.
+        index: number of the batch.
+
+    Raises:
+        DataError: it has another type or shape.
+    """
+    where = f"batch {index}, input '{port.name}'"
+    dtype = DTYPES.get(port.type, port.type)
+    if port.type in FLOATS and array.dtype.kind == "f":
+        array = array.astype(dtype, copy=False)  # as calibration does, with a note
+    if str(array.dtype) != dtype:
+        raise DataError(
+            f"{where} is {array.dtype}, the model takes {dtype}",
+            *type_remedies(dtype, str(array.dtype), array),
+        )
+    shape = list(port.shape)
+    fits = len(shape) == array.ndim and all(
+        not isinstance(expected, int) or expected == actual
+        for expected, actual in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise DataError(
+            f"{where} has shape {list(array.shape)}, the model takes {shape}",
+            *shape_remedies(shape, array.shape),
+        )
+    return np.ascontiguousarray(array)
+
+
+def _plain(value: Any, name: str, index: int) -> Array:
+    """Return an array or a tensor on any device as an array of numpy."""
+    where = f"batch {index}, input '{name}'"
+    if not is_array(value):
+        raise DataError(f"{where} is a {type(value).__name__}, not an array or tensor")
+    if hasattr(value, "detach"):
+        if (layout := unsupported_layout(value)) is not None:
+            raise DataError(f"{where} is {layout[0]}", layout[1])
+        value = value.detach().cpu()
+        if value.is_floating_point() and "bfloat16" in str(value.dtype):
+            value = value.float()  # numpy has no bfloat16
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise DataError(
+            f"{where} is an array of type {array.dtype}, which cannot be a model input",
+            DataEdit("give numbers"),
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _size(arrays: Iterable[Any]) -> int:
+    """Return the number of samples: the length of the first array that has one."""
+    return next((len(a) for a in arrays if a.ndim), 1)
+
+
+def _check_finite(name: str, array: Array, index: int, size: int) -> None:
+    if array.ndim and not len(array) and not size:
+        raise DataError(f"batch {index}, {name} has no samples", DataEdit("remove empty batches"))
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        nan = bool(np.isnan(array).any())
+        odd = np.isnan(array) if nan else np.isinf(array)
+        at = f" in its sample {int(np.argwhere(odd)[0, 0])}" if array.ndim else ""
+        raise DataError(
+            f"batch {index}, {name} holds {'NaN' if nan else 'Inf'}{at}",
+            DataEdit("remove or repair that sample"),
+        )
 
 
 def _hint(missing: str) -> list[CallEdit]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from qtool.core.data import to_batch, whole_texts
+from qtool.core.array_batches import samples_in, whole_texts
 from qtool.core.errors import DataError
+from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.metrics.labels import check_labels, check_no_names
 
@@ -30,9 +31,26 @@ def check_labels_of(labels: ArrayLike | None, data: Iterable[Any]) -> None:
     samples = whole_texts(data)
     count = getattr(samples, "sample_count", None)
     if isinstance(samples, list | tuple):
-        count = sum(to_batch(item).size for item in samples)
+        count = sum(samples_in(item) for item in samples)
     check_labels(labels, count)
     check_no_names(labels)
+
+
+def note_labels(data: Any, inputs: int) -> None:
+    """Note that batches of a list or a loader have more than the inputs, which may be labels.
+
+    Args:
+        data: batches.
+        inputs: number of inputs of the model.
+    """
+    items = data if isinstance(data, list | tuple) else getattr(data, "dataset", ())
+    try:
+        item = items[0]
+    except Exception:  # noqa: BLE001  # the user's code; its errors show when it is read
+        return
+    if isinstance(item, list | tuple) and len(item) > inputs:
+        more = f"{inputs} of {len(item)} entries" if inputs > 1 else "the first entry alone"
+        log_note(f"batches give {more} to the model; pass labels to measure accuracy with them")
 
 
 def _check_order(labels: Any, data: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qtool.backends.open_files import runtime_title
 from qtool.backends.readable_file import ReadableFile
+from qtool.core.option_names import NATIVE
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.verification import Coverage, Exactness
@@ -44,3 +46,13 @@ class Measurement:
             if audit is None
             else (audit.share, audit.weight_share, audit.unknown_operators)
         )
+
+
+def runtime_of(file: ReadableFile) -> str:
+    """Return where a file was timed on this machine, "" for an ONNX file that is for this machine.
+
+    For others: "in LiteRT 2.1.0", "in LiteRT 2.1.0, on this CPU, not on tflite-micro".
+    """
+    title = runtime_title(NATIVE, file.suffix)
+    place = "" if file.runs_here else f"on this CPU, not on {file.target}"
+    return ", ".join(filter(None, [f"in {title}" if title else "", place]))

@@ -110,14 +110,14 @@ class Speedup(JsonRecord):
         head = f"{kind} is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.mode.startswith("weight-only"):
             head = f"a step is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
-        if self.costly:
-            doubt = f" (by a profile that is off: {self.differs})" if self.differs else ""
-            head += f"; layers that lose most{doubt}:"
+        costly = () if self.differs else self.costly  # by a profile that is off
+        if costly:
+            head += "; layers that lose most:"
         advice = (
             f"{argument('--measure', 'FILE.toml')} leaves in float what is faster there; "
             "`qtool tune` weighs speed against accuracy"
         )
-        return "\n".join([head, *map(_cost, self.costly), *([advice] if advised else [])])
+        return "\n".join([head, *map(_cost, costly), *([advice] if advised else [])])
 
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QUANTIZE")

@@ -18,6 +18,14 @@ class FloatFiles(Protocol):
     def profiled(self) -> Path:
         """The file that times of nodes are relative to."""
 
+    @property
+    def name(self) -> str:
+        """What a speed is relative to, in words."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the user's float file; 0: that of the file."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -28,7 +36,7 @@ class Subject:
         file: whose outputs, size and operators are reported.
         origin: where it comes from, in words.
         baseline: files to time, where this is the float model; None for another one.
-        timed_name: the file that was timed, where this is the reference, in words; "" for its name.
+        timed_name: the file that was timed, where this is the reference, in words.
         size_bytes: size of the user's file, which `file` was written from; 0: that of `file`.
     """
 

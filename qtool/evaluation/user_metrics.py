@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from qtool.backends.open_files import open_model
-from qtool.core.array_batches import whole_arrays
-from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
+from qtool.core.array_batches import is_array, whole_arrays, whole_texts
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
 from qtool.core.option_names import NATIVE
 from qtool.core.remedies import CallEdit
+from qtool.core.torch_package import has_torch
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
 from qtool.distributed import current
-from qtool.evaluation.feeder import Feeder, feed
+from qtool.evaluation.feeder import Feeder
 from qtool.metrics.metric import Metric, make_metric
 
 
@@ -36,8 +35,9 @@ def user_metrics(
     """Evaluate the user's function on each model.
 
     Args:
-        function: takes a model, which is called with tensors like the float model, and returns a
-            number, an array with one number per sample, or a dict of these by name.
+        function: takes a model, which is called with tensors like the float model, without torch
+            with arrays, and returns a number, an array with one number per sample, or a dict of
+            these by name.
         where: name of the function in errors.
         lower_is_better: names of metrics that are errors or losses.
         runtime: see `open_model`.
@@ -107,8 +107,8 @@ def over_data(
 
     Args:
         function: takes a model; or, if it has two required arguments, the outputs for all data and
-            its labels: each a tensor with the samples of all batches, of several outputs a tuple of
-            these, of batches of different shapes a list.
+            its labels: each a tensor, without torch an array, with the samples of all batches; of
+            several outputs a tuple of these, of batches of different shapes a list.
         data: batches.
         labels: labels of all samples; None: those of the batches, what a tuple has after the inputs
             and a dict under usual names.
@@ -130,7 +130,7 @@ def over_data(
 
     def metric(model: FileFunction) -> Any:
         outputs, own = model.outputs_and_labels(batches)
-        known = own if labels is None else to_tensor(np.asarray(labels))
+        known = own if labels is None else _tensor(np.asarray(labels))
         if known is None:
             raise DataError(
                 "the data has no labels",
@@ -156,7 +156,8 @@ def _takes_outputs(function: Callable[..., Any]) -> bool:
 class FileFunction:
     """An ONNX file that is called like the float model.
 
-    Takes tensors by position or by name, and returns a tensor or a tuple of tensors.
+    Takes tensors by position or by name, and returns a tensor or a tuple of tensors; without torch
+    arrays.
     """
 
     def __init__(self, file: Path, runtime: str = NATIVE) -> None:
@@ -166,9 +167,9 @@ class FileFunction:
         self.calls = itertools.count()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        batch = Batch(to_batch(list(args)).args if args else (), to_batch(kwargs).kwargs)
-        arrays = self.feeder.arrays(batch, next(self.calls))
-        outputs = tuple(torch.from_numpy(o) for o in self.session.run(arrays))
+        index = next(self.calls)
+        arrays = self.feeder.fit(self.feeder.values(args, kwargs, index), index)
+        outputs = tuple(map(_tensor, self.session.run(arrays)))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def outputs_and_labels(self, data: Iterable[Any]) -> tuple[Any, Any]:
@@ -176,12 +177,12 @@ class FileFunction:
         labels: list[Any] = []
 
         def items() -> Iterator[Any]:
-            for item in whole_arrays(data, self.feeder.arguments):
+            for item in whole_arrays(data, self.feeder.takes):
                 labels.append(_labels_of(item, self.feeder.names))
                 yield item
 
-        runs = [self.session.run(arrays) for arrays in feed(self.feeder, items())]
-        outputs = tuple(_joined([to_tensor(o) for o in each]) for each in zip(*runs, strict=True))
+        runs = [self.session.run(arrays) for arrays in self.feeder.feed(items())]
+        outputs = tuple(_joined([_tensor(o) for o in each]) for each in zip(*runs, strict=True))
         known = None if any(each is None for each in labels) else _joined(labels)
         return outputs[0] if len(outputs) == 1 else outputs, known
 
@@ -206,8 +207,25 @@ def _joined(parts: Sequence[Any]) -> Any:
         return {key: _joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(_joined(each) for each in zip(*parts, strict=True))
-    tensors = [to_tensor(part) for part in parts]
-    if all(isinstance(t, torch.Tensor) and t.dim() for t in tensors):
-        same = len({t.shape[1:] for t in tensors}) == 1
-        return torch.cat(tensors) if same else tensors
+    tensors = [_tensor(part) for part in parts]
+    if all(is_array(t) and t.ndim for t in tensors):
+        same = len({tuple(t.shape[1:]) for t in tensors}) == 1
+        return _concatenated(tensors) if same else tensors
     return [value for part in parts for value in (part if isinstance(part, list) else [part])]
+
+
+def _tensor(value: Any) -> Any:
+    """Return an array as a tensor, where torch is installed; anything else is as it is."""
+    if not has_torch():
+        return value
+    from qtool.core.data import to_tensor
+
+    return to_tensor(value)
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    from torch import cat
+
+    return cat(list(parts))

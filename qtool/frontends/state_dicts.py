@@ -112,7 +112,7 @@ def _unwrapped(content: Any, file: Path) -> State:
         return dict(content)
     inside = content if isinstance(content, Mapping) else {}
     names = [k for k in WRAPPERS if _is_state(inside.get(k))]
-    names = names or [k for k, entry in inside.items() if entry and _is_state(entry)]
+    names = names or [k for k, entry in inside.items() if _is_state(entry) and entry]
     if names[:1] and (names[0] in WRAPPERS or len(names) == 1):
         log_note(f"{file} is a checkpoint; its entry '{names[0]}' is the state dict")
         return dict(inside[names[0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from qtool.core import formats
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
 MODE_NAMES: Mapping[str, str] = {
@@ -16,12 +17,15 @@ MODE_NAMES: Mapping[str, str] = {
 """Mode -> name of a file of it next to float ones."""
 
 _WIDTHS = (2, 4, 8, 16, 32)
+_IN_INTEGERS = (Execution.INTEGER, Execution.DYNAMIC)
 
 
 def plan_title(plan: QuantPlan) -> str:
     """Return the bits of weights and activations that a plan has: "8-bit weights and activations".
 
-    Activations are those that operators compute on in integers.
+    Activations are those that operators compute on in integers. Where these are less than half of
+    the compute, as far as it is known, the title has their share: "8-bit weights, 0.1 % of the
+    compute in integers".
     """
     weights = _bits(plan, (p.name for p in plan if p.kind is Kind.WEIGHT))
     activations = {p.name for p in plan if p.kind is Kind.ACTIVATION}
@@ -29,6 +33,10 @@ def plan_title(plan: QuantPlan) -> str:
     read = {name for d in integer for name in (*d.inputs, d.output or "")} & activations
     static, parts = _bits(plan, read), [f"{weights}-bit weights"] if weights else []
     dynamic = any(d.execution is Execution.DYNAMIC for d in plan.nodes)
+    computed = sum(d.macs for d in plan.nodes)
+    known = sum(d.macs for d in plan.nodes if d.execution in _IN_INTEGERS)
+    if (static or dynamic) and parts and 2 * known < computed:
+        return f"{parts[0]}, {formats.share(known / computed)} of the compute in integers"
     if static and static == weights and not dynamic:
         return f"{static}-bit weights and activations"
     if static:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import db, percent
+from qtool.core.formats import db, percent, quantity
 from qtool.core.records import JsonRecord
 
 PORTABLE = "onnxruntime"
@@ -50,6 +50,8 @@ class Portability(JsonRecord):
         cpus: one row for each family.
         samples: number of samples computed, if codes differ.
         float_nodes: number of nodes whose last bits differ between CPUs.
+        rounding_nodes: number of operators that round their float inputs to int8 as the kernels of
+            a CPU do, which the file does not state: what they give elsewhere is not computed.
         portable: whether the file's target has identical codes on all CPUs; True for a file of
             another tool, which has none.
     """
@@ -58,6 +60,7 @@ class Portability(JsonRecord):
     samples: int
     float_nodes: int
     portable: bool
+    rounding_nodes: int = 0
 
     def row(self) -> tuple[str, str] | None:
         """Return (label, figures) for a summary; None if nothing differs on other CPUs."""
@@ -79,8 +82,14 @@ class Portability(JsonRecord):
         decibels = [CLOSE if c.sqnr_db is None else c.sqnr_db for c in other]
         if not self.portable and min(decibels, default=CLOSE) < CLOSE:
             lines[decibels.index(min(decibels))] += f"; use {argument('--target', PORTABLE)}"
-        if same:
+        if self.rounding_nodes:
+            count = quantity(self.rounding_nodes, "operator")
+            lines.append(
+                f"not known: {count} with stored weights round their inputs as each CPU does; "
+                f"emulate one with {argument('--cpu')}"
+            )
+        elif same:
             lines.insert(0, f"identical codes on {', '.join(same)}")
-        if self.float_nodes:
+        if self.float_nodes and not self.rounding_nodes:
             lines[0] += f"; {self.float_nodes} float nodes may differ in the last bits"
         return "\n".join(lines)

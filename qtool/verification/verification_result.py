@@ -60,6 +60,8 @@ class Verification(Result):
         return tuple(rows if other is None else [*rows, other])
 
     def _verified(self) -> str:
+        if self.exactness is None and self.parity.optimised is not None:
+            return f"as written and in {self.coverage.runtime}, against the plan"
         if self.exactness is None:
             why = self.missing_runtime or "it does not run here"
             return f"as written, against the plan; not in the target's runtime: {why}"

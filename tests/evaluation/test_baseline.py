@@ -17,9 +17,9 @@ from qtool.backends.table import open_file
 from qtool.evaluation import baseline as module
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import evaluate_files
-from qtool.evaluation.file_report import runtime_of
 from qtool.evaluation.latency import decoding
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
+from qtool.evaluation.measurement import runtime_of
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.speedup import measure_speedup, untimed_reason
@@ -207,4 +207,4 @@ def test_two_files_alone_are_compared_with_each_other(own: Path, timed: list[Any
     name = open_model(own).inputs[0].name
     result = evaluate_files(own, own, [{name: X}])
     assert timed[0][0] == [own, own]
-    assert "as fast as float (" in str(result)
+    assert "as fast as net.onnx (" in str(result)

@@ -32,7 +32,7 @@ def data():
 
 
 def test_what_is_measured_stands_in_the_report(subjects, data):
-    found = build_report(subjects, data, QUICK, quantized=NOTE)
+    found = build_report(subjects, data, QUICK, layers=NOTE)
     assert found.title == "a title"
     assert [(m.name, m.origin) for m in found.models] == [("a", "made for a"), ("b", "made for b")]
     assert found.accuracy.samples == 10
@@ -46,19 +46,19 @@ def test_what_is_measured_stands_in_the_report(subjects, data):
 
 
 def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypatch):
-    first = build_report(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
+    first = build_report(subjects, data, QUICK, layers=NOTE, folder=tmp_path / "kept")
 
     def again(*_, **__):
         raise AssertionError
 
     monkeypatch.setattr(Phase, "time", again)
     monkeypatch.setattr(Phase, "profile", again)
-    second = build_report(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
+    second = build_report(subjects, data, QUICK, layers=NOTE, folder=tmp_path / "kept")
     assert second.latency == first.latency
     assert second.accuracy == first.accuracy
     other = replace(QUICK, seconds=0.02)
     with pytest.raises(AssertionError):
-        build_report(subjects, data, other, quantized=NOTE, folder=tmp_path / "kept")
+        build_report(subjects, data, other, layers=NOTE, folder=tmp_path / "kept")
 
 
 def test_metrics_of_the_user_come_first(subjects, data):
@@ -66,7 +66,7 @@ def test_metrics_of_the_user_come_first(subjects, data):
         return float(model(torch.ones(1, 3)).max())
 
     asked = replace(QUICK, function=worst, labels=np.zeros(10, np.int64))
-    found = build_report(subjects, data, asked, quantized=NOTE)
+    found = build_report(subjects, data, asked, layers=NOTE)
     assert [m.name for m in found.accuracy.metrics] == ["worst", "top-1"]
     assert found.accuracy.metrics[0].values == (1.0, pytest.approx(1.03))
 
@@ -78,7 +78,7 @@ def test_bars_are_asked_for_every_stage(subjects, data):
         seen.append((title, total))
         return lambda items: items
 
-    build_report(subjects, data, QUICK, quantized=NOTE, bars=bars)
+    build_report(subjects, data, QUICK, layers=NOTE, bars=bars)
     assert seen == [("evaluating", 3), ("timing", 1)]
 
 
@@ -91,5 +91,5 @@ def test_labels_of_another_length_are_refused_before_any_work(data):
 
 @pytest.mark.parametrize("data", ["text", 3, []])
 def test_data_of_no_use(subjects, data):
-    with pytest.raises(DataError, match=r"not an iterable of batches|data is empty"):
-        build_report(subjects, data, QUICK, quantized=NOTE)
+    with pytest.raises(DataError, match=r"cannot be iterated over|data is empty|is the name"):
+        build_report(subjects, data, QUICK, layers=NOTE)

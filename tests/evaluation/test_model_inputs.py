@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import qtool
 from qtool.core.errors import DataError, VerificationError
-from qtool.evaluation.feeder import Feeder, data_inputs, measure_outputs
+from qtool.evaluation.feeder import Feeder, file_inputs, measure_outputs
 from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 from tests.backends.onnx.export.networks import exported, quantized
@@ -47,8 +47,8 @@ def test_batches_in_any_form(file: Path, batch: object) -> None:
         (X.long(), "batch 7, input 'x' is int64, the model takes float32"),
         (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
         (X / 0, "batch 7, input 'x' holds"),
-        ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0; the model takes x"),
-        ({"x": 1.5}, "is a float, not a tensor"),
+        ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0, a; the model takes x"),
+        ({"x": 1.5}, "is a float, not an array or tensor"),
         ("text", "a batch is a str"),
     ],
 )
@@ -58,16 +58,16 @@ def test_batches_that_do_not_fit(file: Path, batch: object, says: str) -> None:
 
 
 def test_data_is_counted(file: Path) -> None:
-    found = list(data_inputs(file, [X, X + 1]))
+    found = list(file_inputs(file, [X, X + 1]))
     assert np.array_equal(found[1][0], X.numpy() + 1)
     with pytest.raises(DataError, match="batch 1, input 'x'"):
-        list(data_inputs(file, [X, X[:, :1]]))
+        list(file_inputs(file, [X, X[:, :1]]))
 
 
 def test_an_input_with_the_name_of_labels_is_an_input(tmp_path: Path) -> None:
     file = linear_file(tmp_path / "a.onnx", np.eye(3), name="target")
     data = [{"target": X, "image": X + 1}, {"image": X + 1, "target": X, "labels": X}]
-    for (array,) in data_inputs(file, data):
+    for (array,) in file_inputs(file, data):
         assert np.array_equal(array, X.numpy())
     measured = measure_outputs([file], data)
     assert measured.signal == pytest.approx(2 * [*np.square(X.numpy()).sum(1)])
@@ -99,7 +99,7 @@ def test_a_fixed_batch_gets_batches_of_its_size(tmp_path: Path) -> None:
     """Of any data, in each command on files."""
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
     data = [torch.arange(15.0).reshape(5, 3), torch.ones(1, 3)]
-    sizes = [len(arrays[0]) for arrays in data_inputs(fixed, data)]
+    sizes = [len(arrays[0]) for arrays in file_inputs(fixed, data)]
     assert sizes == [2, 2, 2]
     other, options = tmp_path / "other.onnx", ReportOptions(seconds=0.01, batch_sizes=(2,))
     other.write_bytes(fixed.read_bytes())

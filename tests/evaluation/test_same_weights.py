@@ -13,7 +13,6 @@ import torch
 from onnx import helper, numpy_helper
 
 import qtool
-from qtool.api import arrays
 from qtool.backends.open_files import open_readable
 from qtool.backends.readable_file import ReadableFile
 from qtool.core.errors import VerificationError
@@ -163,6 +162,7 @@ QUICK = qtool.ReportOptions(seconds=0.01, batch_sizes=(1,))
 Call = Callable[..., object]
 CALLS: dict[str, Call] = {
     "evaluate": lambda f, g, x, _, **o: qtool.evaluate(f, qtool.load_model(g), x, seconds=0, **o),
+    "evaluate, a path": lambda f, g, x, _, **o: qtool.evaluate(f, g, x, seconds=0, **o),
     "report, a path": lambda f, g, x, to, **o: qtool.report(f, x, to, QUICK, model=g, **o),
     "report, a model": lambda f, g, x, to, **o: qtool.report(
         f, x, to, QUICK, model=qtool.load_model(g), **o
@@ -171,9 +171,6 @@ CALLS: dict[str, Call] = {
     "compare, a reference": lambda f, g, x, _, **o: qtool.compare(
         [f, g], x, None, QUICK, reference=g, **o
     ),
-    "evaluate, no torch": lambda f, g, x, _, **o: arrays.evaluate(f, g, x, seconds=0, **o),
-    "report, no torch": lambda f, g, x, to, **o: arrays.report(f, x, to, QUICK, model=g, **o),
-    "compare, no torch": lambda f, g, x, _, **o: arrays.compare([g, f], x, None, QUICK, **o),
 }
 
 
@@ -182,11 +179,10 @@ def test_no_call_compares_with_other_weights_unless_asked_to(
     call: str, pair: tuple[Path, Path, list[Array]], tmp_path: Path
 ) -> None:
     file, real, data = pair
-    batches = data if "no torch" in call else [torch.from_numpy(x) for x in data]
     text = r"1 of 1 weights are 1\.\d steps from those of float.onnx, .* 'other_model'"
     with pytest.raises(VerificationError, match=text):
-        CALLS[call](file, real, batches, tmp_path / "r")
-    CALLS[call](file, real, batches, tmp_path / "r", other_model=True)
+        CALLS[call](file, real, data, tmp_path / "r")
+    CALLS[call](file, real, data, tmp_path / "r", other_model=True)
 
 
 def test_explain_refuses_other_weights(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
     assert found.to_json()["costly"][0]["name"] == "3"
 
 
-def test_a_profile_that_is_off_is_said_with_its_layers(pretend, tmp_path: Path):
+def test_layers_are_not_listed_by_a_profile_that_is_off(pretend, tmp_path: Path):
     """The other tests have a run of 2 ms, which the nodes sum to within a quarter."""
     pretend(0.1)
     model = quantized()
@@ -96,10 +96,8 @@ def test_a_profile_that_is_off_is_said_with_its_layers(pretend, tmp_path: Path):
     assert speed is not None
     warning = speed.warning()
     assert warning is not None
-    assert (
-        "layers that lose most (by a profile that is off: the nodes of int8 sum to 1.58 ms, and a "
-        "run takes 10.0 ms):"
-    ) in warning
+    assert "the nodes of int8 sum to 1.58 ms" in speed.differs
+    assert "layers that lose most" not in warning
 
 
 def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):

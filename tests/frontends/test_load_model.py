@@ -164,6 +164,7 @@ GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
     ),
     ("a list", "w.pt", [torch.ones(1)], "has a list, not a state dict"),
     ("by number", "w.pt", {0: torch.ones(1)}, "has a dict of 0, not a"),
+    ("matrices by number", "w.pt", {0: torch.ones(2, 3)}, "has a dict of 0, not a"),
     ("no tensors", "w.pt", {"epoch": 3}, "has a dict of epoch, not a state"),
     ("a whole model", "w.pt", nn.Linear(3, 2), "pickled objects, which are not loaded.*state_dict"),
 )

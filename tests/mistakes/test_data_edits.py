@@ -21,7 +21,7 @@ from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import to_tensor
 from qtool.core.data.batches import batches
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.measure.input_arrays import fit_array
+from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import with_states
 from qtool.metrics.labels import check_classes, check_labels, check_no_names

@@ -19,7 +19,7 @@ from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import QtoolError
 from qtool.core.option_names import file_format
 from qtool.core.remedies import Argument, DataEdit, Package
-from qtool.evaluation.measure.input_arrays import fit_array
+from qtool.evaluation.feeder import fit_array
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
 from tests.mistakes.remedies import check_offer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 import qtool
 from qtool.core.option_names import MODES
 from qtool.planning.mode_titles import MODE_NAMES, plan_title
+from qtool.planning.plan import Execution
 from qtool.planning.recipe import Recipe
 
 RULE = {"select": "*", "activations": "int16"}
@@ -55,6 +57,17 @@ def test_bits_are_those_of_the_plan(
     captured = qtool.capture_model(Layers().eval(), torch.ones(4, 32))
     recipe = Recipe.of(rules, mode)
     assert plan_title(captured.plan(target, recipe=recipe)) == title
+
+
+def test_a_plan_with_little_work_in_integers_says_how_much() -> None:
+    captured = qtool.capture_model(Layers().eval(), torch.ones(4, 32))
+    recipe = Recipe.of([{"select": "2", "as": "float"}], "static")
+    half = captured.plan("onnxruntime", recipe=recipe)
+    less = [
+        replace(d, macs=3 * d.macs) if d.execution is Execution.FLOAT else d for d in half.nodes
+    ]
+    title = plan_title(replace(half, nodes=tuple(less)))
+    assert title == "8-bit weights, 25 % of the compute in integers"
 
 
 def test_every_mode_has_a_name() -> None:

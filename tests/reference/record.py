@@ -35,20 +35,26 @@ def record(names: Collection[str], folder: Path) -> dict[str, str]:
         The text of each case; of one that also runs where torch cannot be imported, what differs
         there is at the end.
     """
-    for name in ("examples", "calib_data", "tests"):
-        (folder / name).symlink_to(ROOT / name)
-    texts = _process(folder, *(name for name in names if name in CASES))
-    base = _process(folder, "--base", *(n for n in names if n in CASES and CASES[n].base))
+    link_inputs(folder)
+    texts = run_cases(folder, *(name for name in names if name in CASES))
+    base = run_cases(folder, "--base", *(n for n in names if n in CASES and CASES[n].base))
     for name, text in base.items():
         texts[name] += "".join(f"{line}\n" for line in _without_torch(texts[name], text))
     for name in names:
         if name not in CASES:
             line = MODULES[name.removeprefix(MODULES_AFTER)].split()
-            texts[name] = next(iter(_process(folder, "--modules", *line).values()))
+            texts[name] = next(iter(run_cases(folder, "--modules", *line).values()))
     return texts
 
 
-def _process(folder: Path, *words: str) -> dict[str, str]:
+def link_inputs(folder: Path) -> None:
+    """Make an empty folder one that cases run in."""
+    for name in ("examples", "calib_data", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def run_cases(folder: Path, *words: str) -> dict[str, str]:
+    """Run `tests.reference.process` in a folder, and return the text of each case."""
     child = subprocess.run(
         [sys.executable, "-m", "tests.reference.process", *words],
         capture_output=True,

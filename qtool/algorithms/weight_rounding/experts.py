@@ -37,8 +37,10 @@ def rare_experts(layer: str, tokens: torch.Tensor) -> str:
         tokens: number of tokens of each expert.
     """
     numbers = (tokens < MIN_TOKENS).nonzero().flatten().tolist()
-    names = ", ".join(f"{i} ({int(tokens[i])})" for i in numbers)
-    return names and (
-        f"{layer}.weight: experts {names} are rounded to nearest, since fewer than {MIN_TOKENS} "
-        "calibration tokens reach them (their number in brackets); more data may"
+    if not numbers:
+        return ""
+    # the experts are in the subject: notes of several layers are joined by what follows it
+    return (
+        f"{layer}.weight[{','.join(map(str, numbers))}]: rounded to nearest, since fewer than "
+        f"{MIN_TOKENS} calibration tokens reach these experts; more data may help"
     )

@@ -33,6 +33,14 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes, at any depth."""
+    yield graph
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from all_graphs(inner)
+
+
 def read_names(node: onnx.NodeProto) -> list[str]:
     """Return all names that a node reads: its inputs and the free names of its subgraphs."""
     names = [n for n in node.input if n]

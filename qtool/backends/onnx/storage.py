@@ -26,6 +26,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.initializers import with_initializers
 from qtool.backends.onnx.loops import endless_loop
+from qtool.backends.onnx.sparse_tensors import expand_sparse
 from qtool.backends.onnx.tensors import numpy_type
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.onnx.weight_files import check_weight_files
@@ -59,6 +60,7 @@ def load(path: str | Path) -> onnx.ModelProto:
     _check_ordinary(path)
     try:
         model = onnx.load(path)
+        expand_sparse(model)
         sort_nodes(model.graph)
     except Exception as error:
         why = f"{path}: not a readable ONNX file ({error})"
@@ -83,6 +85,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         model = onnx.load(path, load_external_data=False)
         _check_text(model)
         check_weight_files(model, Path(path).parent)
+        expand_sparse(model)
         sort_nodes(model.graph)
         for tensor in model.graph.initializer:
             external = tensor.data_location == TensorProto.EXTERNAL

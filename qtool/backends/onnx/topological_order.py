@@ -34,7 +34,8 @@ def sort_graphs(graph: onnx.GraphProto) -> None:
 def sort_nodes(graph: onnx.GraphProto) -> None:
     """Sort the nodes in place (Kahn 1962); a node moves only as far as it has to.
 
-    Nodes of a cycle have no order: the graph stays as it is, and ONNX Runtime refuses it.
+    Raises:
+        ValueError: nodes form a cycle, which no order has.
     """
     if in_order(graph):
         return
@@ -54,7 +55,10 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
             if not sources[reader]:
                 heapq.heappush(ready, reader)
     if len(order) < len(nodes):
-        return
+        waiting = next(node for node, needed in zip(nodes, sources, strict=True) if needed)
+        raise ValueError(
+            f"some of its nodes form a cycle: '{waiting.name}' ({waiting.op_type}) reads from it"
+        )
     copies = [onnx.NodeProto.FromString(nodes[i].SerializeToString()) for i in order]
     del graph.node[:]
     graph.node.extend(copies)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, describe
 from qtool.core.remedies import DataEdit
+from qtool.core.tensor_layouts import unsupported_layout
 from qtool.core.user_code import uncompiled
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -117,7 +118,7 @@ class Batch:
             index: number of the batch, for the message.
         """
         for where, t in self.tensors():
-            if (layout := _unsupported_layout(t)) is not None:
+            if (layout := unsupported_layout(t)) is not None:
                 raise DataError(f"batch {index}, {where} is {layout[0]}", layout[1])
             if t.dim() and not len(t) and not self.size:
                 raise DataError(
@@ -155,21 +156,6 @@ def to_tensor(value: Any) -> Any:
         raise DataError(
             f"an array of type {value.dtype} cannot be a model input", DataEdit("give numbers")
         ) from error
-
-
-def _unsupported_layout(tensor: torch.Tensor) -> tuple[str, DataEdit] | None:
-    """Return what a tensor is that is not dense, and what to give; None if it is."""
-    if tensor.is_nested:
-        return "nested", DataEdit("give a dense tensor, {}", "x.to_padded_tensor(0.0)")
-    if tensor.is_quantized:
-        return f"a quantized tensor ({tensor.dtype})", DataEdit(
-            "give its values, {}", "x.dequantize()"
-        )
-    if tensor.layout is not torch.strided:
-        return f"sparse ({tensor.layout})", DataEdit("give a dense tensor, {}", "x.to_dense()")
-    if tensor.is_meta:
-        return "on the meta device, without values", DataEdit("give a dense tensor")
-    return None
 
 
 def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataError:

@@ -6,15 +6,13 @@ A tensor inside a list or dict has the path to it as its name, joined by dots:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from qtool.core.data.batches import Batch
-
-_SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
+from qtool.core.leaf_names import by_input_name
 
 
 def key_text(key: Any) -> str:
@@ -43,9 +41,7 @@ def named_leaves(batch: Batch, names: Sequence[str]) -> dict[str, Any]:
     positional = [x for x in pytree.tree_leaves(batch.args) if x is not None]
     paths, leaves = leaf_paths(batch.kwargs), pytree.tree_leaves(batch.kwargs)
     named = {".".join(p): x for p, x in zip(paths, leaves, strict=True) if x is not None}
-    known = {_plain(name): name for name in names}
-    spelled = {n if n in names else known.get(_plain(n), n): x for n, x in named.items()}
-    return dict(zip(names, positional, strict=False)) | spelled
+    return by_input_name(positional, named, names)
 
 
 def nested_arguments(named: Mapping[str, Any], parameters: Iterable[str]) -> dict[str, Any]:
@@ -73,7 +69,3 @@ def _lists(tree: Any) -> Any:
     if keys == [str(i) for i in range(len(tree))]:
         return [_lists(tree[k]) for k in keys]
     return {k: _lists(v) for k, v in tree.items()}
-
-
-def _plain(name: str) -> str:
-    return _SEPARATORS.sub("_", name)

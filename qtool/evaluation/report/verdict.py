@@ -10,11 +10,12 @@ from math import isnan
 from qtool.core.argument_names import argument
 from qtool.core.formats import percent, quantity
 from qtool.core.option_names import MODES
+from qtool.core.torch_package import has_torch
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.options import Goals
 from qtool.metrics.metric import PERPLEXITY, Metric, default_drop
-from qtool.verification import Exactness
+from qtool.verification import Exactness, SelfCheck
 from qtool.verification.coverage import unknown_work
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
@@ -119,6 +120,7 @@ def make_verdict(
     goals: Goals,
     purpose: Purpose = Purpose(),
     unknown_operators: int = 0,
+    self_test: SelfCheck | None = None,
 ) -> Verdict:
     """Return the verdict on one model, compared with the reference.
 
@@ -129,6 +131,8 @@ def make_verdict(
         coverage: its share of MACs in integer kernels, 0 to 1; NaN for a file without MACs.
         purpose: what the file promises.
         unknown_operators: its operators whose work is not known.
+        self_test: result of the test in the file, which counts where it was not compared with the
+            integer engine.
     """
     checks = [_accuracy(accuracy, model, goals, purpose)]
     if purpose.for_size:
@@ -138,7 +142,8 @@ def make_verdict(
     weights_alone = "only weights are quantized" if purpose.for_size else ""
     integer = _coverage(coverage, unknown_operators, goals)
     checks.append(_judged(integer, "" if goals.coverage else weights_alone))
-    checks.append(_judged(_exactness(exactness), "" if exactness else weights_alone))
+    compared = exactness or self_test
+    checks.append(_judged(_parity(exactness, self_test), "" if compared else weights_alone))
     worst = max((c.level for c in checks), key=list(Level).index)
     reasons = [c.text for c in checks if c.level == worst]
     text = " ".join(reasons) if worst is not Level.GOOD else _summary(checks)
@@ -253,10 +258,16 @@ def _coverage(share: float, unknown: int, goals: Goals) -> Check:
     return Check("integer share", Level.BAD if missed else Level.LOOK, text, missed)
 
 
-def _exactness(exactness: Exactness | None) -> Check:
+def _parity(exactness: Exactness | None, self_test: SelfCheck | None) -> Check:
     name = "parity"
+    if exactness is None and self_test is not None:
+        codes = f"{self_test.identical} of {quantity(self_test.tensors, 'integer tensor')}"
+        if self_test.passed:
+            return Check(name, Level.GOOD, f"By its self-test the file has {codes} as planned.")
+        return Check(name, Level.BAD, f"The self-test of the file fails ({codes} as planned).")
     if exactness is None:
-        text = "The file was not compared with the integer engine."
+        why = "" if has_torch() else ", which needs torch"
+        text = f"The file was not compared with the integer engine{why}."
         return Check(name, Level.LOOK, text)
     if exactness.exact:
         text = (

@@ -41,6 +41,7 @@ from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, note_others, read_rows
+from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.data.tables import (
     has_named_columns,
@@ -142,6 +143,10 @@ class Rows:
             skip = (DataEdit("remove it"), skipping(1, self.sample_count)) if more else ()
             raise DataError(error.problem, *error.remedies, *skip) from error
 
+    def sample_names(self) -> SampleNames:
+        """Return the names of the samples and classes, for a report."""
+        return SampleNames.of(self.rows, self.classes or {}, self.labels)
+
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Class numbers, int64 [samples]; None without labels. DataError for a name that is none of
@@ -181,41 +186,10 @@ def load_data(
     column: str | Sequence[str] | None = None,
     labels: str | None = None,
 ) -> Iterable[Any]:
-    """Load batches from a data source.
-
-    Texts of one batch have equal lengths, so that there is no padding; `Rows.rows` and
-    `Rows.labels` have the order of the samples.
+    """Load batches of tensors; see `qtool.load_data`.
 
     Args:
-        source: `package.module:function` (or a call of it with literals) that returns an iterable
-            of batches; a .npy or .npz file or a folder of them; a folder of images or sounds, with
-            or without a subfolder per class; a .txt file with one text per line; a .csv, .tsv,
-            .parquet, .json or .jsonl file, of numbers or of texts; a folder that
-            `Dataset.save_to_disk` wrote.
-        batch_size: samples per batch.
-        model: the model that takes the batches, if it is loaded.
-        folder: a local folder with a tokenizer, image processor or feature extractor.
-        model_folder: the folder to take in place of `folder` where the data needs one.
-        transform: preprocessing of images or sounds: `package.module:function`, the name of
-            torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
-        max_length: most tokens of a text.
-        padded: pad every text to `max_length`.
-        unreadable: share of images or sounds that may be unreadable and are skipped.
         without: names of arrays that are not inputs.
-        samples: number of samples to use: of files and folders evenly spaced ones, of a function's
-            batches the first ones. By default all.
-        stride: read a .txt file as one text, in windows of `max_length` tokens that begin `stride`
-            tokens apart. By default each line is a text.
-        classes: names of the classes in the order of the model's outputs, where labels are names
-            (of folders, or in a file): a list, names separated by commas, or a file with one per
-            line. By default classes.txt in the folder, else as for `class_numbers`.
-        states: the source has recordings for a recurrent `model`: each file of arrays, or batch of
-            a function, has a row per step. Output -> input, or "auto"; see `with_states`.
-        column: names of the columns of a table to use, a list or separated by commas: of numbers,
-            or of a text, of two texts or a conversation. By default texts in columns with usual
-            names, else all numbers.
-        labels: name of the column, or of the array, that has labels, or numbers to predict; batches
-            of a table have them as `labels`. By default a column of a usual name.
 
     Raises:
         DataError: there is no data, it cannot be read, there is no preprocessing for it, or an

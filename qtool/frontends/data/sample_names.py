@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qtool.core.errors import DataError
 from qtool.frontends.data.collators import read_image
-from qtool.frontends.data.load_data import Rows
 from qtool.frontends.data.rows import Row
 
 SIDE = 96  # pixels of a thumbnail
@@ -32,15 +30,12 @@ class SampleNames:
     classes: Mapping[int, str] | None = None
 
     @classmethod
-    def of(cls, data: Any) -> SampleNames:
-        """Return the names of data; those of anything but `Rows` are empty."""
-        if not isinstance(data, Rows):
-            return cls()
-        rows = data.rows
-        classes = (data.classes or {}).items()
-        names = {i: name for name, i in classes if name != _PLACEHOLDER.format(i)}
-        labels = () if data.labels is None else data.labels
-        for row, number in zip(rows, labels, strict=False):
+    def of(
+        cls, rows: Sequence[Row], classes: Mapping[str, int], labels: Iterable[int] | None
+    ) -> SampleNames:
+        """Return the names of rows and of their classes, whose numbers are labels."""
+        names = {i: name for name, i in classes.items() if name != _PLACEHOLDER.format(i)}
+        for row, number in zip(rows, () if labels is None else labels, strict=False):
             if str(row.label) != str(number):  # a name rather than a number
                 names[int(number)] = str(row.label)
         return cls(rows, names)

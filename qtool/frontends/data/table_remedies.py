@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+import numpy as np
 
-from qtool.core.array_batches import is_frame
-from qtool.core.columns import left_out
-from qtool.core.data.arguments import Arguments
+from qtool.core.array_batches import is_frame, values_in
+from qtool.core.columns import InputNames, left_out
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.remedies import Argument, DataEdit, Remedy
 
@@ -38,10 +37,10 @@ def columns_in_errors(data: Any, model: Any, batch: Any) -> Iterator[None]:
 
 def _remedies(data: Any, model: Any, batch: Any) -> list[Remedy]:
     names = tuple(map(str, data.columns)) if is_frame(data) else getattr(data, "columns", ())
-    tensors = [t for _, t in batch.tensors()]
-    if len(tensors) != 1 or tensors[0].dim() != 2:
+    tensors = values_in(batch)
+    if len(tensors) != 1 or tensors[0].ndim != 2:
         return []
-    unused = left_out(names, Arguments.of(None))
+    unused = left_out(names, InputNames())
     if tensors[0].shape[1] == len(names) - len(unused) and _runs(model, _zeros(tensors[0], names)):
         return [_all_columns(data, names, unused)] if unused else []
     if tensors[0].shape[1] != len(names):
@@ -60,8 +59,13 @@ def _remedies(data: Any, model: Any, batch: Any) -> list[Remedy]:
     return [Argument("--column", ",".join(fewer) or None, text)]
 
 
-def _zeros(tensor: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
-    return tensor.new_zeros(len(tensor), len(names))
+def _zeros(tensor: Any, names: Sequence[str]) -> Any:
+    return _zeros_like(tensor, len(names))
+
+
+def _zeros_like(tensor: Any, width: int) -> Any:
+    zeros = np.zeros((len(tensor), width), np.float32)
+    return zeros if isinstance(tensor, np.ndarray) else tensor.new_tensor(zeros)
 
 
 def _all_columns(data: Any, names: Sequence[str], unused: Sequence[str]) -> Remedy:
@@ -79,10 +83,10 @@ def _fewer(names: tuple[str, ...], labelled: bool) -> tuple[str, ...]:
     return tuple(kept if labelled else kept[:-1])
 
 
-def _widths(model: Any, tensor: torch.Tensor) -> list[int]:
+def _widths(model: Any, tensor: Any) -> list[int]:
     """Return the numbers of columns that a model takes; some of them if it takes any number."""
     widths = range(1, max(2 * tensor.shape[1], _LEAST) + 1)
-    runs = (w for w in widths if _runs(model, tensor.new_zeros(len(tensor), w)))
+    runs = (w for w in widths if _runs(model, _zeros_like(tensor, w)))
     return list(itertools.islice(runs, 2))
 
 
@@ -90,11 +94,10 @@ _LEAST = 64  # columns that are tried
 _ROW_NUMBERS = ("", "id", "index", "unnamed: 0")
 
 
-def _runs(model: Any, tensor: torch.Tensor) -> bool:
+def _runs(model: Any, tensor: Any) -> bool:
     """Return whether a model takes a tensor; its code may raise anything."""
     try:
-        with torch.no_grad():
-            model(tensor)
+        model(tensor)
     except Exception:  # noqa: BLE001
         return False
     return callable(model)

@@ -39,8 +39,8 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
                 OtherFile("convert it with onnx.version_converter"),
             )
     _refuse_bombs(model)
-    sort_graphs(model.graph)  # tools that convert to float16 append the casts of inputs
     try:
+        sort_graphs(model.graph)  # tools that convert to float16 append the casts of inputs
         _check(model if fits_one_message(model) else outline(model))
         model = inline_local_functions(model) if model.functions else model
     except Exception as error:

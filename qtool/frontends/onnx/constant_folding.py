@@ -28,6 +28,8 @@ from qtool.frontends.onnx.value_names import label_of
 _GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
 _LARGE = 2**20  # largest number of elements that a growing operator may fold to
 _MESSAGE = 2**31 - 2**24  # bytes of constants in one protobuf message; nodes need the rest
+_COMPUTED, _COPIES = 2**30, 8
+"""What a file may compute of constants: bytes, and next to them as often what it stores."""
 
 
 def fold_constants(
@@ -36,9 +38,11 @@ def fold_constants(
     """Yield the nodes that depend on data; add the results of all others to `known`.
 
     Raises:
-        CaptureError: a node reads more constants than one protobuf message can have.
+        CaptureError: a node reads more constants than one protobuf message can have, or the file
+            computes far more of them than it stores.
     """
     queue = deque(graph.node)
+    left = _COMPUTED + _COPIES * sum(map(_own_bytes, known.values()))
     taken = {i.name for i in (*graph.initializer, *graph.input)}
     taken.update(o for n in graph.node for o in n.output)
     while queue:
@@ -47,8 +51,22 @@ def fold_constants(
             queue.extendleft(reversed(_branch(proto, bool(known[proto.input[0]]), known, taken)))
         elif (values := _constant_results(proto, known, source)) is not None:
             known.update(values)
+            left -= sum(map(_own_bytes, values.values()))
+            if left < 0:
+                raise _too_large(proto, "makes the constants that the file computes too many")
         else:
             yield proto
+
+
+def _own_bytes(array: Array) -> int:
+    return 0 if isinstance(array, MappedArray) else array.nbytes
+
+
+def _too_large(proto: onnx.NodeProto, problem: str) -> CaptureError:
+    return CaptureError(
+        f"{label_of(proto)} ({proto.op_type}) {problem}",
+        OtherFile("check that the file is what you expect"),
+    )
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
@@ -137,12 +155,11 @@ def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: F
 
 def _refuse_huge(proto: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
     """Refuse constants that grow without bound: each node of a chain can double them."""
-    size = sum(a.nbytes for a in constants.values())
+    size = sum(constants[n].nbytes for n in proto.input if n in constants)
     if size > _MESSAGE:
-        raise CaptureError(
-            f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the "
-            f"file computes; the limit is {_MESSAGE:,}",
-            OtherFile("check that the file is what you expect"),
+        raise _too_large(
+            proto,
+            f"reads {size:,} bytes of constants that the file computes; the limit is {_MESSAGE:,}",
         )
 
 

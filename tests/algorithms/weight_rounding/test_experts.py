@@ -7,7 +7,8 @@ import torch
 
 import qtool
 from qtool.algorithms.layer_rows import input_rows
-from qtool.algorithms.weight_rounding.experts import MIN_TOKENS, without_rare_experts
+from qtool.algorithms.weight_rounding.experts import MIN_TOKENS, rare_experts, without_rare_experts
+from qtool.core.summary import group_notes
 from tests.passes.test_experts import layers, mixture, texts
 
 
@@ -26,7 +27,10 @@ def test_rare_experts_are_named() -> None:
     assert [bool(t.any()) for t in own] == [True, False, True]
     assert torch.equal(target[0], y[0])
     assert not target[1].any()
-    assert "experts 1 (5) are rounded to nearest" in note
+    assert note.startswith("mlp.down.weight[1]: rounded to nearest")
+    other = rare_experts("mlp.up", torch.tensor([MIN_TOKENS, 5, 0]))
+    (joined,) = group_notes([note, other])  # each layer keeps its own experts
+    assert joined.startswith("mlp.down.weight[1], mlp.up.weight[1,2]: rounded")
     assert without_rare_experts("mlp.down", (x[::2], y[::2]))[1] == ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import pytest
 import torch
 from onnx import helper
 from torch import nn
@@ -15,6 +16,8 @@ from qtool.backends.onnx.storage import load, load_outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.core.errors import CaptureError, FileError
+from qtool.frontends.onnx import load_onnx
 
 
 def graph(*nodes: onnx.NodeProto) -> onnx.GraphProto:
@@ -52,10 +55,17 @@ def test_a_branch_reads_from_outside() -> None:
     assert names(made) == ["late", "choice"]
 
 
-def test_a_cycle_stays_as_it_is() -> None:
-    made = graph(node("a", "b"), node("b", "a"))
-    sort_nodes(made)
-    assert names(made) == ["a", "b"]
+@pytest.mark.parametrize("pairs", [[("a", "b"), ("b", "a")], [("a", "a")]], ids=["two", "one"])
+def test_a_cycle_is_refused(pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+    made = graph(*(node(*pair) for pair in pairs))
+    with pytest.raises(ValueError, match=r"form a cycle: 'a' \(Sum\) reads from it"):
+        sort_nodes(made)
+    onnx.save(helper.make_model(made), tmp_path / "a.onnx")
+    for read in (load, load_outline):
+        with pytest.raises(FileError, match="form a cycle"):
+            read(tmp_path / "a.onnx")
+    with pytest.raises(CaptureError, match="not a valid ONNX file: some of its nodes form a cycle"):
+        load_onnx(tmp_path / "a.onnx")
 
 
 def test_a_file_in_reverse_order_is_verified_as_any_other(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_export_verifies_in_openvino(tmp_path: Path) -> None:
     assert result.parity.runtime == f"openvino {OPENVINO.version()}"
     assert f"quantization in openvino {OPENVINO.version()} (16 samples): max " in result.details()
     assert result.missing_runtime == ""
+    assert f"as written and in openvino {OPENVINO.version()}, against the plan" in str(result)
 
 
 @installed

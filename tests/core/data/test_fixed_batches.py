@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qtool.core.data import Batch
-from qtool.core.data.batches import in_batches_of
+from qtool.core.data.batches import batches_of_size
 
 
 def rows(batches: list[Batch]) -> list[list[float]]:
@@ -15,24 +15,24 @@ def rows(batches: list[Batch]) -> list[list[float]]:
 
 def test_samples_come_in_order_and_what_is_left_is_said(caplog: pytest.LogCaptureFixture) -> None:
     data = [Batch((torch.arange(5.0),)), Batch((torch.arange(5.0, 9.0),))]
-    found = list(in_batches_of(2, iter(data)))
+    found = list(batches_of_size(2, iter(data)))
     assert rows(found) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert "the last 1 samples do not fill a batch of 2" in caplog.text
-    assert rows(list(in_batches_of(3, iter(data)))) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert rows(list(batches_of_size(3, iter(data)))) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 def test_batches_that_fit_or_cannot_be_cut_stay_as_they_are() -> None:
     whole = Batch((torch.ones(3, 2), torch.ones(5, 2)))
     fitting = Batch((torch.ones(2, 2),))
-    assert list(in_batches_of(2, iter([whole, fitting]))) == [whole, fitting]
+    assert list(batches_of_size(2, iter([whole, fitting]))) == [whole, fitting]
 
 
 def test_named_arguments_are_cut_alike() -> None:
     batch = Batch((torch.arange(4.0),), {"mask": torch.arange(4.0) + 10})
-    found = list(in_batches_of(1, iter([batch])))
+    found = list(batches_of_size(1, iter([batch])))
     assert [b.kwargs["mask"].item() for b in found] == [10, 11, 12, 13]
 
 
 def test_too_few_samples_for_a_batch_come_as_they_are() -> None:
     batch = Batch((torch.arange(3.0),))
-    assert rows(list(in_batches_of(4, iter([batch])))) == [[0, 1, 2]]
+    assert rows(list(batches_of_size(4, iter([batch])))) == [[0, 1, 2]]

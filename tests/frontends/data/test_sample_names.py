@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 
-import numpy as np
 import pytest
 
 from qtool.frontends.data.load_data import Rows, load_data
@@ -26,7 +25,7 @@ def folder(tmp_path):
 
 def test_folder_of_images(folder):
     data = load_data(folder, transform="numpy:asarray")
-    names = SampleNames.of(data)
+    names = data.sample_names()
     assert [names.sample(i) for i in range(4)] == [
         *("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
     ]
@@ -41,15 +40,15 @@ def test_folder_of_images(folder):
 
 def test_names_of_the_model_and_of_texts():
     rows = [Row(text="  a\nshort text"), Row(text="x" * 100), Row(text="b", label=1)]
-    names = SampleNames.of(Rows([rows], list, {"no": 0, "yes": 1}))
+    names = Rows([rows], list, {"no": 0, "yes": 1}).sample_names()
     assert names.sample(0) == "a short text"
     assert names.sample(1) == "x" * 59 + "…"
     assert names.class_(1) == "yes"
     assert names.thumbnail(0) == ""
 
 
-def test_other_data_has_no_names():
-    names = SampleNames.of([np.zeros(3)])
+def test_samples_without_names():
+    names = SampleNames()
     assert (names.sample(0), names.class_(0), names.thumbnail(0)) == ("", "", "")
 
 
@@ -63,5 +62,5 @@ def test_an_unreadable_image_has_no_thumbnail(tmp_path):
 
 def test_placeholders_of_transformers_are_no_names() -> None:
     classes = {"LABEL_0": 0, "cat": 1, "LABEL_3": 2}
-    names = SampleNames.of(Rows([[Row(text="a")]], list, classes))
+    names = Rows([[Row(text="a")]], list, classes).sample_names()
     assert [names.class_(n) for n in range(3)] == ["", "cat", "LABEL_3"]

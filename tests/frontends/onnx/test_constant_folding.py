@@ -34,7 +34,17 @@ def test_constants_that_grow_without_bound_are_refused(
     monkeypatch.setattr(constant_folding, "_MESSAGE", 1024)
     load_onnx(doubling(4, tmp_path / "few.onnx"))
     message = (
-        r"c6 \(Concat\) reads 2,048 bytes of constants that the file computes; the limit is 1,024"
+        r"c5 \(Concat\) reads 2,048 bytes of constants that the file computes; the limit is 1,024"
     )
     with pytest.raises(CaptureError, match=message):
         load_onnx(doubling(8, tmp_path / "many.onnx"))
+
+
+def test_a_file_computes_no_more_constants_than_a_multiple_of_what_it_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny file would fill the memory below the limit of a message; here from 1 KiB on."""
+    monkeypatch.setattr(constant_folding, "_COMPUTED", 1024)
+    load_onnx(doubling(3, tmp_path / "few.onnx"))
+    with pytest.raises(CaptureError, match=r"c4 \(Concat\) makes the constants .* too many"):
+        load_onnx(doubling(40, tmp_path / "many.onnx"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.api.evaluation import by_input_name, measure_accuracy
+from qtool.api.captured_source import by_input_name, measure_accuracy
 from qtool.core.data import batches, whole_texts
 from qtool.core.errors import DataError
 from qtool.evaluation.feeder import measure_outputs

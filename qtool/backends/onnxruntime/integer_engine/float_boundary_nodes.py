@@ -18,6 +18,7 @@ from qtool.backends.onnxruntime.integer_engine.dynamic_lstm import dynamic_lstm
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
     BITS,
     BLOCK,
+    ON_CODES,
     PRODUCTS,
     match_product,
 )
@@ -34,7 +35,6 @@ from qtool.core.schemes import KERNEL_BLOCKS
 from qtool.core.types import INT8, UINT8, QType
 
 _MICROSOFT = "com.microsoft"
-_ON_CODES = 4  # accuracy_level at which inputs are rounded to int8
 _ROWS, _OUTPUTS = 5, 21  # of a form: not multiples of what kernels process at once
 
 
@@ -72,7 +72,7 @@ def _matmul_nbits(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel 
     known = types == (torch.float32, torch.uint8) and block in KERNEL_BLOCKS.get(bits, ())
     if (
         not known
-        or attributes.get("accuracy_level", 0) != _ON_CODES
+        or attributes.get("accuracy_level", 0) != ON_CODES
         or attributes.get("weight_prepacked", 0)
     ):
         return None
@@ -109,7 +109,7 @@ def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> NodeForm:
         RandomInput((_OUTPUTS,)) if bias else None,
     )
     sizes = {"K": inputs, "N": _OUTPUTS, "bits": bits, "block_size": block}
-    attributes = {**sizes, "accuracy_level": _ON_CODES}
+    attributes = {**sizes, "accuracy_level": ON_CODES}
     last = max(i for i, each in enumerate(specs) if each is not None)
     return NodeForm("MatMulNBits", specs[: last + 1], _MICROSOFT, tuple(attributes.items()))
 

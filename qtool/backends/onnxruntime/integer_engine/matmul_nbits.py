@@ -20,6 +20,8 @@ from qtool.backends.onnxruntime.session import VERSION
 FUSES_PRODUCTS = VERSION >= (1, 25)
 """Whether the installed runtime has this fusion; an older one computes the product of floats."""
 BITS, BLOCK = 8, 32
+ON_CODES = 4
+"""Attribute accuracy_level of MatMulNBits at which it rounds its input to int8."""
 MAX_SHARED = 8  # the runtime merges equal constants of up to so many floats
 PRODUCTS = ("MatMul", "Gemm")
 _PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}

@@ -19,6 +19,11 @@ from torch import Tensor
 from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table
 from qtool.backends.onnx.reading import OnnxModel, Source
 from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
+    ON_CODES,
+    PRODUCTS,
+    match_product,
+)
 from qtool.backends.onnxruntime.verification.bit_exactness import file_outputs
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.profiles import PROFILES, Binder, Profile, profile
@@ -70,7 +75,22 @@ def portability(
     except KernelError:
         return None
     samples = 0 if expected is None else len(inputs[0])
-    return Portability(tuple(rows), samples, own.float_nodes, portable)
+    rounding = _rounding_nodes(exported.qdq)
+    return Portability(tuple(rows), samples, own.float_nodes, portable, rounding)
+
+
+def _rounding_nodes(file: OnnxModel) -> int:
+    """Return the number of operators that round their inputs as the kernels of a CPU do.
+
+    Products with stored codes at accuracy level 4, and those that the runtime makes of a
+    DequantizeLinear and a product.
+    """
+    return sum(
+        node.attributes.get("accuracy_level") == ON_CODES
+        if node.op_type == "MatMulNBits"
+        else node.op_type in PRODUCTS and match_product(node, file) is not None
+        for node in file.nodes
+    )
 
 
 def _outputs(program: Program, inputs: Sequence[Array]) -> list[Array]:

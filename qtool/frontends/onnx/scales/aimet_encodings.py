@@ -22,7 +22,7 @@ from qtool.frontends.onnx.scales.record import FileScales, TensorScale
 _UNSIGNED = {8: UINT8, 16: UINT16}
 _QTYPES = {t.name: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
 _ACTIVATIONS, _WEIGHTS = "activation_encodings", "param_encodings"
-Entry = tuple[str, bool, Any]  # tensor, whether it is known as a parameter, its encoding
+Entry = tuple[Any, bool, Any]  # tensor, whether it is known as a parameter, its encoding
 
 
 class _EncodingError(Exception):
@@ -58,6 +58,8 @@ def _scales(path: str, entries: Iterator[Entry], parse: Callable[[Any], Affine])
     scales: list[TensorScale] = []
     refused: dict[str, str] = {}
     for name, is_weight, encoding in entries:
+        if not isinstance(name, str):
+            raise TypeError(f"the name {name!r} is no text")
         try:
             params = parse(encoding)
         except _EncodingError as why:

@@ -97,14 +97,29 @@ def _params(node: Node, name: str, refused: dict[str, str]) -> Affine | None:
         refused[name] = "a scale for each block of weights"
     elif not (np.isfinite(scale) & (scale >= 0)).all():
         refused[name] = "a scale that is no positive number"
+    elif scale.shape != zero.shape or not scale.size or not _one_for_each_channel(node, scale):
+        refused[name] = "it has more or fewer scales than channels"
     else:
         return _affine(node, qtype, scale, zero)
     return None
 
 
+def _axis(node: Node) -> int:
+    return int(node.attributes.get("axis", 1))
+
+
+def _one_for_each_channel(node: Node, scale: Array) -> bool:
+    """Return whether a stored tensor has as many channels as scales, if it has several."""
+    stored = array_of(input_at(node, 0))
+    if stored is None or scale.size == 1:
+        return True
+    fits = -stored.ndim <= _axis(node) < stored.ndim
+    return fits and bool(stored.shape[_axis(node)] == scale.size)
+
+
 def _affine(node: Node, qtype: QType, scale: Array, zero: Array) -> Affine:
     stored = array_of(input_at(node, 0))
-    axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
+    axis = _axis(node) if scale.size > 1 else None
     if axis is not None and stored is not None:
         axis %= stored.ndim
     shape = () if axis is None else (-1,)

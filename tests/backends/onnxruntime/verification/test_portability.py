@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import qtool
@@ -113,3 +115,24 @@ def test_a_conversion_says_it(tmp_path: Path) -> None:
     assert result.portability is not None
     assert result.to_json()["portability"]["portable"] is True
     assert "identical codes" in result.details()
+
+
+def test_what_operators_round_inside_is_not_known_elsewhere(tmp_path: Path) -> None:
+    """A file of another tool with 4-bit products, whose kernels round inputs to int8."""
+    random = np.random.default_rng(0)
+    tensors = {"w": random.integers(0, 256, (64, 2, 16), np.uint8)}
+    tensors["s"] = random.random((64, 2), np.float32) / 50
+    sizes = {"K": 64, "N": 64, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", *tensors], ["y"], domain="com.microsoft", **sizes)
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 64]) for n in "xy"]
+    stored = [numpy_helper.from_array(v, k) for k, v in tensors.items()]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], stored)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    inputs = [random.normal(size=(8, 64)).astype(np.float32)]
+    found = portability(ExportedFile(tmp_path / "m.onnx"), machine_profile(), inputs, True)
+    assert found is not None
+    assert found.rounding_nodes == 1
+    assert "not known: 1 operator" in str(found)
+    assert "identical codes" not in str(found)

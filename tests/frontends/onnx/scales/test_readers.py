@@ -142,6 +142,27 @@ def test_codes_of_other_types_are_refused(tmp_path: Path) -> None:
     assert scales.refused == {"x": "codes of type float8_e4m3fn"}
 
 
+@pytest.mark.parametrize(
+    ("text", "damaged"),
+    [
+        ("float[2] w_scale = {0.25, 0.5}", "float[3] w_scale = {0.25, 0.5, 1}"),
+        ("float[2] w_scale = {0.25, 0.5}, int8[2] w_zero = {0, 0}", "float[0] w_scale = {}"),
+        ("int8[2] w_zero = {0, 0}", "int8[1] w_zero = {0}"),
+        ("<axis = 1>", "<axis = 2>"),
+    ],
+    ids=["three scales", "no scale", "one zero point", "no such axis"],
+)
+def test_scales_that_fit_no_channels_are_refused(
+    text: str, damaged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = GRAPH.replace("(w, w_scale, w_zero)", "(w, w_scale)") if "[0]" in damaged else GRAPH
+    assert text in GRAPH
+    monkeypatch.setitem(globals(), "GRAPH", without.replace(text, damaged))
+    scales = _qdq(tmp_path / "a.onnx")
+    assert scales.refused == {"product": "it has more or fewer scales than channels"}
+    assert {"x", "yf"} == {s.names[0] for s in scales.scales}
+
+
 def test_a_float_file_has_no_scales(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "a.onnx")
@@ -160,6 +181,11 @@ MISTAKES: dict[str, tuple[str, str | None, str]] = {
         "a.json",
         '{"version": "2.0.0", "encodings":[{"name":"x","output_dtype":"uint8","y_scale":0.0}]}',
         "a scale is no positive number",
+    ),
+    "a name that is no text": (
+        "a.json",
+        '{"version": "2.0.0", "encodings":[{"name":["x"],"output_dtype":"uint8","y_scale":0.5}]}',
+        r"the name \['x'\] is no text",
     ),
     "floats alone": (
         "a.json",

@@ -1,0 +1,140 @@
+"""Float models of torch as files: the front of what judges files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+from torch import nn
+
+from qtool.api.cached_files import check_cached
+from qtool.api.float_source import FloatSource
+from qtool.backends.open_files import open_model
+from qtool.backends.table import open_file, write_float
+from qtool.core.argument_names import argument
+from qtool.core.atomic import scratch_folder
+from qtool.core.data import Batch, batches, peek, whole_texts
+from qtool.core.errors import CaptureError, VerificationError
+from qtool.core.graph import FloatGraph
+from qtool.core.types import Progress
+from qtool.distributed import Ranks
+from qtool.distributed.first_batch import broadcast_first_batch
+from qtool.evaluation.baseline import ONNX, Baseline
+from qtool.evaluation.feeder import measure_outputs
+from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
+from qtool.evaluation.latency.interleaved_timing import FLOAT
+from qtool.evaluation.measure.accuracy import Accuracy, summarize
+from qtool.evaluation.model_inputs import check_cache
+from qtool.evaluation.planned_layers import PlannedLayers
+from qtool.evaluation.restored_model import try_restore
+from qtool.evaluation.same_model import check_same_model
+from qtool.evaluation.subject import Subject
+from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
+from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.frontends.onnx import load_onnx
+from qtool.planning.targets import DEFAULT
+
+
+def captured_source(
+    file: str | Path,
+    model: Model | Captured,
+    data: Iterable[Any],
+    folder: Path,
+    dynamic: DynamicSizes | None,
+    other_model: bool,
+    ranks: Ranks,
+) -> FloatSource:
+    """Capture a model on the first batch of all ranks; see `float_source`."""
+    opened, table = open_file(file), data
+    check_fixed_inputs(file, model)
+    check_cached(file, model)
+    own, data = peek(data, data_module(model))
+    first = broadcast_first_batch(ranks, own, "evaluation")
+    with columns_in_errors(table, model, first):
+        captured = capture_model(model, first, dynamic)
+    check_cache(file, captured.graph.inputs)
+    if not other_model:
+        check_same_model(file, captured, model)
+    baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
+    named = by_input_name(captured.graph, batches(whole_texts(data), data_module(captured)))
+
+    def layers() -> PlannedLayers | str:
+        restored = try_restore(file, captured, first)
+        return restored if isinstance(restored, str) else PlannedLayers(restored)
+
+    return FloatSource(baseline.subject, data, named, layers)
+
+
+def without_quantization(file: str | Path, data: Iterable[Any], folder: Path) -> FloatSource:
+    """Return a quantized file in float arithmetic as its float model."""
+    words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
+    subject = Subject(FLOAT, open_file(file).write_float(folder / "float.onnx"), words)
+    note = f"layers can only be measured with the float model; pass {argument('--model')}"
+    return FloatSource(subject, data, whole_texts(data), lambda: note)
+
+
+def load_unless_runs(file: Path, quantized: Path) -> Path | nn.Module:
+    """Return the path of a float file; the loaded copy in float32 of one in bfloat16, for which
+    ONNX Runtime has no kernels, or with the inputs fixed that are constants in the quantized
+    file."""
+    if fixed := fixed_inputs_of(quantized, file):
+        return load_onnx(file, fixed)
+    try:
+        open_model(file)
+    except VerificationError:
+        with suppress(CaptureError):
+            if file.suffix == ONNX and (module := load_onnx(file)).notes:
+                return module
+        raise
+    return file
+
+
+def measure_accuracy(
+    reference: FloatGraph,
+    target: str,
+    file: str | Path,
+    data: Iterable[Any],
+    labels: ArrayLike | None = None,
+    *,
+    alone: bool = False,
+    progress: Progress = lambda x: x,
+) -> Accuracy:
+    """Run an exported file and its float model on data, without timing them.
+
+    Args:
+        reference: the float model; its weights may be deferred.
+        target: name of the target of the file.
+        file: the exported file.
+        data: batches, in the order of `labels`.
+        labels: [samples] class numbers.
+        alone: run the file alone, so that the result has its metrics and one model.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, data that does not fit, or labels that are none of it.
+        VerificationError: a file does not run.
+    """
+    named = by_input_name(reference, progress(batches(whole_texts(data), reference.module)))
+    if alone:
+        return summarize(measure_outputs((Path(file),), named), labels)
+    with scratch_folder() as folder:
+        plain = write_float(reference, folder / "float.onnx", target)
+        return summarize(measure_outputs((plain, Path(file)), named), labels)
+
+
+def data_module(model: Model | Captured) -> nn.Module | None:
+    """Return the module that batches are arguments of, if it is known before capture."""
+    if isinstance(model, Captured):
+        return model.graph.module
+    return model if isinstance(model, nn.Module) else None
+
+
+def by_input_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches with their tensors by the names of the graph's inputs."""
+    names = [i.name for i in graph.inputs]
+    for index, batch in enumerate(data):
+        tensors = (t for _, t in graph.bind(batch, index).tensors())
+        yield Batch((), dict(zip(names, tensors, strict=True)))

@@ -1,0 +1,92 @@
+"""The float model of a quantized file as a file: what both are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qtool.backends.open_files import open_readable
+from qtool.core.argument_names import argument
+from qtool.core.torch_package import has_torch, torch_error
+from qtool.distributed import Ranks
+from qtool.evaluation.latency.interleaved_timing import FLOAT
+from qtool.evaluation.same_weights import check_same_files
+from qtool.evaluation.subject import Subject
+
+if TYPE_CHECKING:
+    from qtool.evaluation.build_report import LayerAnalysis
+
+
+@dataclass(frozen=True, eq=False)
+class FloatSource:
+    """The float model of a quantized file.
+
+    Attributes:
+        subject: its file.
+        data: the data, from its first batch on.
+        named: the same with tensors by the names of the file's inputs, in the form that accuracy is
+            measured on.
+        layers: returns what measures the layers of the file, or why they are not measured.
+    """
+
+    subject: Subject
+    data: Iterable[Any]
+    named: Iterable[Any]
+    layers: Callable[[], LayerAnalysis | str]
+
+
+def float_source(
+    file: str | Path,
+    model: Any,
+    data: Iterable[Any],
+    folder: Path,
+    *,
+    dynamic: Any = None,
+    other_model: bool = False,
+    ranks: Ranks | None = None,
+) -> FloatSource:
+    """Return the float model of a file.
+
+    A file is judged as it is. A model of torch is captured on the first batch and written.
+
+    Args:
+        file: the quantized file.
+        model: the float model, or the path of its file; None: the quantized file in float
+            arithmetic.
+        data: batches.
+        folder: where files are written.
+        dynamic: see `capture_model`.
+        other_model: accept other weights than the file was made from.
+        ranks: those that share the data; None: none do.
+
+    Raises:
+        DataError: no data, or data that does not fit.
+        InstallError: the model is no file, and torch is not installed.
+        VerificationError: a file does not run, or was made from a model with other weights or
+            other fixed inputs.
+    """
+    if isinstance(model, str | Path):
+        open_readable(model)  # says why it is malformed
+        model = Path(model)
+    if has_torch():
+        from qtool.api import captured_source as torch_models
+
+        if isinstance(model, Path):
+            model = torch_models.load_unless_runs(model, Path(file))
+        if model is None:
+            return torch_models.without_quantization(file, data, folder)
+        if not isinstance(model, Path):
+            return torch_models.captured_source(
+                file, model, data, folder, dynamic, other_model, ranks or Ranks()
+            )
+    elif model is None:
+        raise torch_error(f"a report without the float file as {argument('--model')}")
+    elif not isinstance(model, Path):
+        raise torch_error(f"a float model that is a {type(model).__name__} and no file")
+    check_same_files([model, Path(file)], other_model)
+    subject = Subject(FLOAT, model, f"the file {model.name}", timed_name=model.name)
+    note = f"layers are measured with a float model of torch as {argument('--model')}, not a file"
+    whole = data.whole_texts() if hasattr(data, "whole_texts") else data
+    return FloatSource(subject, data, whole, lambda: note)

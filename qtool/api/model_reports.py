@@ -1,0 +1,85 @@
+"""Reports on models of torch, which are quantized first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from qtool.api.captured_source import data_module
+from qtool.api.conversion import convert, quantize
+from qtool.api.quantized_model import QuantizedModel
+from qtool.calibration.calibration import Calibration
+from qtool.core.data import peek
+from qtool.core.progress import Bars
+from qtool.distributed import DataShard, current, within
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report.report import Report
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    Captured,
+    DynamicSizes,
+    Model,
+    capture_model,
+)
+from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.planning.targets import DEFAULT
+
+
+def report_model(
+    source: QuantizedModel | Model | Captured,
+    data: Iterable[Any],
+    folder: Path,
+    options: ReportOptions,
+    *,
+    calibration: Calibration | str | Path | None,
+    calibration_data: Iterable[Any] | None,
+    target: str | None,
+    observer: str | None,
+    recipe: Any,
+    mode: str | None,
+    accuracy: str | None,
+    dynamic: DynamicSizes | None,
+    bars: Bars,
+) -> Report:
+    """Quantize a model, unless it is quantized, and write the report; see `qtool.report`."""
+    ranks = current()
+    if calibration is not None or isinstance(source, QuantizedModel):
+        ranks.continue_on_rank_zero()  # no work to share
+    if isinstance(source, QuantizedModel):
+        return source.report(data, folder, options, bars=bars)
+    own = calibration is None and calibration_data is None
+    if own and iter(data) is data:
+        data = list(data)  # read twice
+    first, stream = peek(
+        data if calibration_data is None else calibration_data, data_module(source)
+    )
+    with columns_in_errors(data, source, first):
+        captured = capture_model(source, first, dynamic)
+    if calibration is not None:
+        quantized = convert(
+            captured,
+            calibration,
+            target=target,
+            recipe=recipe,
+            mode=mode,
+            accuracy=accuracy,
+            sample=first,
+        )
+        name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
+        origin = f"converted by qtool with {name}"
+    else:
+        with within(... if ranks.is_distributed else None):  # every rank has all data
+            quantized = quantize(
+                captured,
+                DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,
+                target=target or DEFAULT,
+                observer=observer or DEFAULT_OBSERVER,
+                recipe=recipe,
+                mode=mode,
+                accuracy=accuracy,
+                progress=bars("calibrating", None),
+            )
+        origin = "quantized by qtool"
+        origin += ", calibrated on the evaluation data itself" if own else ""
+    return quantized.report(data, folder, options, origin=origin, bars=bars)

@@ -1,0 +1,53 @@
+"""Names of the values in nested arguments: the path to each, joined by dots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
+
+
+def named_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in nested dicts, lists and tuples by name, without None."""
+    return {".".join(path): value for path, value in _leaves(arguments, ())}
+
+
+def values_of(tree: Any) -> list[Any]:
+    """Return the values in nested dicts, lists and tuples in order, without None."""
+    return [value for _, value in _leaves(tree, ())]
+
+
+def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(tree, Mapping):
+        entries = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, list | tuple):
+        keys: Sequence[Any] = getattr(tree, "_fields", range(len(tree)))
+        entries = [(str(key), value) for key, value in zip(keys, tree, strict=True)]
+    else:
+        if tree is not None:
+            yield path, tree
+        return
+    for key, value in entries:
+        yield from _leaves(value, (*path, key))
+
+
+def by_input_name(
+    positional: Sequence[Any], named: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return values by the names of a model's inputs.
+
+    Args:
+        positional: values that have the first of `names`, in order; further ones are left out.
+        named: values by name. A name that differs from an input's in separators only
+            (`past_key_values_0_key`) is taken for it.
+        names: names of the inputs.
+    """
+    known = {_plain(name): name for name in names}
+    spelled = {n if n in names else known.get(_plain(n), n): x for n, x in named.items()}
+    return dict(zip(names, positional, strict=False)) | spelled
+
+
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("_", name)

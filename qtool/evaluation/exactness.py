@@ -1,0 +1,60 @@
+"""The comparison of a file with the integer engine, which needs torch; else its self-test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from qtool.backends.open_files import open_model
+from qtool.backends.readable_file import ReadableFile
+from qtool.backends.session import fit_channels
+from qtool.core.errors import KernelError
+from qtool.core.store import Store
+from qtool.core.torch_package import has_torch
+from qtool.core.types import Array
+from qtool.evaluation.measure.output_pass import FirstBatches
+from qtool.verification import Exactness, SelfCheck
+
+EXACT_SAMPLES = 64
+
+
+def exactness_of(
+    store: Store, index: int, file: ReadableFile, first: FirstBatches
+) -> Exactness | None:
+    """Return how exactly the runtime computes what the integer engine does.
+
+    None if the file is not quantized, the engine lacks a kernel for it, or torch is not installed.
+
+    Args:
+        store: where intermediate results are.
+        index: number of the file in the report.
+        file: the file.
+        first: the first batches of the data.
+    """
+    if not file.is_quantized or not has_torch():
+        return None
+    from qtool.backends.table import open_file  # of the engine
+
+    engine = open_file(file.path)
+    try:
+        return store.load_or_make(
+            f"exactness{index}",
+            Exactness,
+            lambda: engine.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
+        )
+    except KernelError:
+        return None
+
+
+def self_test_of(file: ReadableFile, exactness: Exactness | None) -> SelfCheck | None:
+    """Return the result of the test in a file, if it was not compared with the integer engine."""
+    if exactness is not None or not file.is_quantized:
+        return None
+    check = file.check_self_test()
+    return check if check.tensors or not check.passed else None
+
+
+def _in_layout_of(file: ReadableFile, batches: Iterable[list[Array]]) -> Iterator[list[Array]]:
+    """Yield batches with the channels of images where a file has them."""
+    inputs = open_model(file.path).inputs
+    for arrays in batches:
+        yield [fit_channels(a, i.shape) for a, i in zip(arrays, inputs, strict=True)]
