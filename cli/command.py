@@ -7,13 +7,18 @@ dependency for the sixty lines below.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
+import shlex
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 from qtool.cli.config_file import config_option
-from qtool.cli.extra_arguments import meant, repeated, with_float_model
+
+from qtool.core.path_arguments import QUANTIZE_CONFIG
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
@@ -44,6 +49,8 @@ GROUPS = {
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
 OTHER = "Other"
+
+_MODELS = (".onnx", ".tflite", ".pt2")
 
 
 def _store(key: str) -> Any:
@@ -127,7 +134,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)  # click removes them
-        ctx.meta[_REPEATED] = repeated(self.params, words)
+        ctx.meta[_REPEATED] = _repeated(self.params, words)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -141,13 +148,13 @@ class Command(click.Command):
             raise
         except (click.MissingParameter, click.BadParameter) as error:
             error.message = error.message.replace("a valid integer range", "a whole number")
-            if line := with_float_model(ctx.info_name or "", self.params, words):
+            if line := _with_float_model(ctx.info_name or "", self.params, words):
                 raise click.UsageError(f"{_problem(error)}; write `{line}`", ctx) from error
             if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
                 error.message = (error.param.help or "").partition(". ")[0].rstrip(".") + "."
             raise
         except click.UsageError as error:
-            if "extra argument" in error.message and (text := meant(self.params, words)):
+            if "extra argument" in error.message and (text := _meant(self.params, words)):
                 error.message = f"{error.message}; {text}"
             raise
 
@@ -166,3 +173,99 @@ class Command(click.Command):
             records = (parameter.get_help_record(ctx) for parameter in parameters)
             with formatter.section(heading(name)):
                 formatter.write_dl([record for record in records if record is not None])
+
+
+def _meant(parameters: Sequence[click.Parameter], args: Sequence[str]) -> str:
+    """Return how to write the first argument too many, or "".
+
+    Args:
+        parameters: what the command takes.
+        args: its command line.
+    """
+    options = _options(parameters)
+    free = sum(isinstance(each, click.Argument) for each in parameters)
+    for at, last, values in itertools.islice(_free(options, args), free, None):
+        more = itertools.takewhile(lambda each: not each.startswith("-"), args[at:])
+        return _sentence(options, last, [*values, *more])
+    return ""
+
+
+def _with_float_model(
+    command: str, parameters: Sequence[click.Parameter], args: Sequence[str]
+) -> str:
+    """Return how to type a command line that has a file and its float model as free arguments.
+
+    Args:
+        command: name of the command.
+        parameters: what it takes.
+        args: its command line.
+
+    Returns:
+        The command line; "" for another one.
+    """
+    options = _options(parameters)
+    names = [n for n in ("--model", "--against") if n in options and options[n].required]
+    free = [args[at] for at, *_ in _free(options, args)]
+    if not names or len(free) != 2 or any(each.split("=")[0] in names for each in args):
+        return ""
+    file, model = sorted(free, key=_place)
+    rest = [each for each in args if each not in free]
+    return shlex.join(["qtool", command, file, names[0], model, *rest])
+
+
+def _place(path: str) -> int:
+    """Return 0 for what `qtool quantize` surely wrote, 1 for what it may have, 2 for others."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".tflite" or (Path(path) / QUANTIZE_CONFIG).is_file():
+        return 0
+    return 1 if suffix == ".onnx" else 2
+
+
+def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
+    return {name: each for each in parameters for name in (*each.opts, *each.secondary_opts)}
+
+
+def _free(
+    options: dict[str, click.Parameter], args: Sequence[str]
+) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the index of each word that is neither an option nor its value, and the option before
+    it, if that takes values, with its values."""
+    last, values = "", list[str]()
+    for at, arg in enumerate(args):
+        if arg.startswith("-"):
+            last, values = arg.partition("=")[0], arg.split("=", 1)[1:]
+            continue
+        takes = last in options and not getattr(options[last], "is_flag", False)
+        if takes and not values:
+            values.append(arg)
+        else:
+            yield at, last if takes else "", list(values)
+
+
+def _repeated(parameters: Sequence[click.Parameter], args: Sequence[str]) -> dict[str, list[str]]:
+    """Return option -> its values, for options that take one and have several different ones."""
+    single = {
+        name: each.opts[0]
+        for each in parameters
+        if isinstance(each, click.Option) and not (each.is_flag or each.count or each.multiple)
+        for name in each.opts
+    }
+    values: dict[str, list[str]] = {}
+    for arg, following in itertools.pairwise([*args, ""]):
+        name, equals, value = arg.partition("=")
+        if name in single:
+            values.setdefault(single[name], []).append(value if equals else following)
+    return {name: each for name, each in values.items() if len({*each}) > 1}
+
+
+def _sentence(options: dict[str, click.Parameter], last: str, values: Sequence[str]) -> str:
+    arg = values[-1]
+    if "--json" in options and Path(arg).suffix.lower() == ".json":
+        return f"--json prints: write > {arg} behind the command"
+    if last and ",..." in (options[last].make_metavar(click.Context(click.Command(""))) or ""):
+        return f"separate values with commas: {last} {','.join(values)}"
+    if Path(arg).suffix.lower() in _MODELS:
+        names = ("--model", "--against", "-o")
+    else:
+        names = ("--data",) if Path(arg).exists() else ()
+    return next((f"write it as {name} {arg}" for name in names if name in options), "")

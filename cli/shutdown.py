@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import shlex
 import signal
 import sys
+import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +32,11 @@ _CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
 _TORCH_NO_MEMORY = "can't allocate memory"  # of a RuntimeError
 
 _STDERR = 2
+
+_DEBUG = "QTOOL_DEBUG"
+"""Environment variable: if set, the traceback is also printed."""
+
+_PACKAGES = ("qtool", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "numpy")
 
 
 class Refusal(click.ClickException):
@@ -80,7 +89,6 @@ def _cause_signal(error: BaseException | None) -> KeyboardInterrupt | None:
 @contextmanager
 def _errors_as_refusals() -> Iterator[None]:
     """Map errors that the user can correct to `Refusal`, others to `InternalError`."""
-    from qtool.cli.internal_error import internal_error
 
     from qtool.core.errors import PassError, QtoolError, describe
     from qtool.core.torch_package import TORCH, has_torch, torch_error
@@ -91,11 +99,11 @@ def _errors_as_refusals() -> Iterator[None]:
         raise
     except QtoolError as error:
         if isinstance(error, PassError):  # always a bug
-            raise internal_error(error) from error
+            raise _internal_error(error) from error
         raise Refusal(str(error)) from error
     except ModuleNotFoundError as error:
         if has_torch() or (error.name or "").partition(".")[0] != TORCH:
-            raise internal_error(error) from error
+            raise _internal_error(error) from error
         command = click.get_current_context().invoked_subcommand
         raise Refusal(str(torch_error(f"qtool {command}"))) from error
     except OSError as error:
@@ -109,7 +117,7 @@ def _errors_as_refusals() -> Iterator[None]:
             raise
         if isinstance(error, MemoryError) or _TORCH_NO_MEMORY in str(error):
             raise Refusal(_NO_MEMORY) from error
-        raise internal_error(error) from error
+        raise _internal_error(error) from error
     except BaseException as error:
         raise Refusal(f"code outside qtool ended the command: {describe(error)}") from error
 
@@ -174,3 +182,49 @@ def _discard_output() -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
+
+
+class InternalError(click.ClickException):
+    """An error that no user can correct: exit code 70 (EX_SOFTWARE of sysexits.h)."""
+
+    exit_code = 70
+
+
+def _internal_error(error: BaseException) -> InternalError:
+    """Return the error to show for an unexpected exception.
+
+    Its details (command, versions, traceback) are written to a file in the folder for temporary
+    files; with QTOOL_DEBUG they are also printed.
+    """
+    from qtool.core.errors import QtoolError, describe
+
+    details = _details(error)
+    if os.environ.get(_DEBUG):
+        click.echo(details, err=True)
+    where = _write(details)
+    attach = f"and attach {where}" if where else f"with what {_DEBUG}=1 prints"
+    one_line = QtoolError(
+        f"internal error, a bug in qtool: {describe(error)}; please report it {attach} (command, "
+        "versions and traceback, no data)"
+    )
+    return InternalError(str(one_line))
+
+
+def _details(error: BaseException) -> str:
+    from qtool.core.versions import version_of
+
+    versions = ", ".join(f"{name} {version_of(name) or '-'}" for name in _PACKAGES)
+    lines = traceback.format_exception(error)
+    system = f"Python {platform.python_version()}, {platform.platform()}"
+    return f"command: {shlex.join(sys.argv)}\nversions: {versions}; {system}\n\n{''.join(lines)}"
+
+
+def _write(details: str) -> Path | None:
+    """Write the details to a new file; None if that is impossible."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="qtool-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(details)
+    except OSError:
+        return None
+    return Path(name)

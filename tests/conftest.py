@@ -77,7 +77,7 @@ def frozen() -> None:
 def uncounted() -> Iterator[None]:
     """A conversion asks several times whether objects are frozen; Python counts them each time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.core.process_lock._promote_survivors", partial(gc.collect, 1))
+        patch.setattr("qtool.core.memory._promote_survivors", partial(gc.collect, 1))
         yield
 
 

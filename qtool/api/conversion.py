@@ -28,8 +28,8 @@ from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
+from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import relaxed_gc, return_free_memory
 from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps

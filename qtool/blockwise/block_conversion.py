@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
 from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import save
-from qtool.blockwise.block_pass import run_block
+from qtool.blockwise.activation_store import ActivationStore
+from qtool.blockwise.block_pass import After, Rows, join_errors, run_block, store_results
 from qtool.blockwise.block_run import BlockOutcome
 from qtool.blockwise.block_samples import StoredSamples
-from qtool.blockwise.block_training import rerun_block, train_block
 from qtool.blockwise.changed_values import changed_values
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.stored_data import StoredBatch
@@ -30,7 +31,9 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block, weight_bytes
+from qtool.core.graph.executor import Executor
 from qtool.core.types import Change
+from qtool.distributed import current, share_steps
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
 from qtool.verification.estimate import ESTIMATE, estimate_outputs
@@ -127,7 +130,7 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
-        state = train_block(state, training, samples)
+        state = _train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
             rerun_block(solved, state, values, after, own, outcome)
     record = None
@@ -203,3 +206,58 @@ def _with_solved_weights(
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     """Return the first samples of a batch."""
     return graph.head(graph.call_of(tensors), SAMPLES)
+
+
+# For such a step a block is a small network. It is judged on the block's held-out samples, by the
+# errors of its results. Then the quantized block runs again, as the next blocks have to be given
+# its new results.
+
+
+def _train_block(
+    state: ConversionState, steps: Sequence[Step], samples: StoredSamples
+) -> ConversionState:
+    """Return the state after the steps; without a change in it if none was accepted.
+
+    Args:
+        state: state of the block, with solved weights.
+        steps: those with `Scope.PART`, in order.
+        samples: samples of the block.
+    """
+    with share_steps():
+        trained = run_steps(steps, replace(state, samples=samples))
+    return replace(trained, samples=None)
+
+
+def rerun_block(
+    before: ConversionState,
+    trained: ConversionState,
+    values: ActivationStore,
+    after: After,
+    batches: Sequence[StoredBatch],
+    outcome: BlockOutcome,
+) -> None:
+    """Run the trained block: replace the inputs of the next blocks, and the errors of `outcome`.
+
+    Args:
+        before: the state with the float weights of the block.
+        trained: state after the steps.
+        values: inputs of the block and of later ones.
+        after: see `run_block`.
+        batches: the batches to run.
+        outcome: outcome of the first run.
+    """
+    ranks, errors = current(), dict[str, Rows]()
+    module = runtime_module(trained)
+    exact, coded = Executor(before.graph), Executor(replace(trained.graph, module=module))
+    names = [i.name for i in before.graph.inputs]
+    networks = (exact, frozenset[str]()), (coded, coded.points)
+    for batch in batches[ranks.rank :: ranks.size]:
+        ranks.check()
+        sides = values.load(batch.number)
+        results = [
+            run.output_values(run.graph.call_of([side[n] for n in names]), points)
+            for side, (run, points) in zip(sides, networks, strict=True)
+        ]
+        named = dict(zip(before.graph.outputs, zip(*results, strict=True), strict=True))
+        store_results(batch, values, after, named, errors)
+    outcome.errors = join_errors(ranks, errors)

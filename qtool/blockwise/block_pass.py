@@ -34,7 +34,7 @@ from qtool.blockwise.layer_shards import (
 )
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.graph.levels import with_known
-from qtool.core.process_lock import trim_memory
+from qtool.core.memory import trim_memory
 from qtool.distributed import Ranks
 from qtool.metrics.output_errors import OutputErrors
 

@@ -7,17 +7,19 @@ So a block also makes up for errors of those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
 
 from qtool.algorithms.part_samples import PartBatch, choose_samples
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.data import Batch
-from qtool.core.data.lazy_sequence import LazySequence
 from qtool.core.data.sample_roles import Role
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_graph import MIN_SAMPLES
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,29 @@ class StoredSamples:
                     break
                 yield batch, slice(start, start + count)
                 left -= count
+
+
+class LazySequence(Sequence[_T]):
+    """Items by number.
+
+    Args:
+        item: number -> item; called at each access.
+        numbers: numbers of the items, in order.
+    """
+
+    def __init__(self, item: Callable[[int], _T], numbers: Sequence[int]) -> None:
+        self._item, self._numbers = item, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> _T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LazySequence[_T]: ...
+
+    def __getitem__(self, index: int | slice) -> _T | LazySequence[_T]:
+        if isinstance(index, slice):
+            return LazySequence(self._item, self._numbers[index])
+        return self._item(self._numbers[index])

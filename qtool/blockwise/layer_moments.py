@@ -3,7 +3,7 @@
 The float and the quantized network run side by side. For a layer X W^T with inputs X in the
 quantized network and targets Y, the moments are the Hessian X^T X and (Y - X W^T)^T X, summed over
 all rows; some rows of held-out samples are kept, too. Their size does not depend on the number of
-samples. Those of a layer with a bias are about the means, which the bias restores (`layer_means`).
+samples. Those of a layer with a bias are about the means, which the bias restores (`layer_shards`).
 The layer solver reads them (algorithms/weight_rounding/layer_solver.py). Outputs are independent,
 so a large layer is rounded in shards of outputs, one after the other or in several processes.
 """

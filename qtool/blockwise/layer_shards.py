@@ -11,7 +11,15 @@ from torch import fx
 
 from qtool.algorithms.bias_correction import corrected_bias
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_rows import has_bias, row_layout
+from qtool.algorithms.layer_rows import (
+    channel_mean,
+    channel_sums,
+    has_bias,
+    input_mean,
+    input_sums,
+    reads_features,
+    row_layout,
+)
 from qtool.algorithms.residual_input import residual_target
 from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
@@ -19,11 +27,13 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     best_solution,
 )
 from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
-from qtool.blockwise.layer_means import LayerMeans
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.quant_params import QuantParams
 from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
+
+_Part = tuple[torch.Tensor, float]
+"""A sum, and the number of what it sums."""
 
 
 @dataclass(frozen=True)
@@ -229,3 +239,31 @@ def _solve_shard(
     if best is not None:
         return {**flags, best[0]: best[1].contiguous()}
     return {**flags, _NEAREST: problem.nearest.contiguous()}
+
+
+class LayerMeans:
+    """Sums of all rows of a layer, batch by batch: one for each shape of the samples."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self._node = node
+        self._inputs, self._results = dict[torch.Size, _Part](), dict[torch.Size, _Part]()
+
+    def add(self, x: torch.Tensor, target: torch.Tensor) -> None:
+        """Add a batch: the input of the layer in the quantized network, and its target."""
+        channel = -1 if reads_features(self._node) else 1
+        _add(self._inputs, input_sums(self._node, x))
+        _add(self._results, channel_sums(target, channel))
+
+    def mean_input(self) -> torch.Tensor:
+        """Return the mean row of inputs, float64 [groups, in]."""
+        return input_mean(self._node, list(self._inputs.values()))
+
+    def mean_target(self) -> torch.Tensor:
+        """Return the mean target of each channel, float64 [channels]."""
+        return channel_mean(list(self._results.values()))
+
+
+def _add(parts: dict[torch.Size, _Part], new: _Part) -> None:
+    known: Mapping[torch.Size, _Part] = parts
+    total, weight = known.get(new[0].shape, (0, 0.0))
+    parts[new[0].shape] = total + new[0], weight + new[1]

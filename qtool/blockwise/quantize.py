@@ -27,20 +27,19 @@ from qtool.blockwise.block_plan import plan_of_block
 from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
 from qtool.blockwise.checkpoint import open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks
-from qtool.blockwise.file_measurement import measure_file, share_estimate
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
 from qtool.blockwise.model_source import ModelSource, open_source
 from qtool.blockwise.parts import cut_into_parts
 from qtool.blockwise.stored_data import StoredBatch, store_data
-from qtool.blockwise.whole_file import write_whole
+from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.split_layers import split
+from qtool.core.memory import trim_memory
 from qtool.core.option_names import MODEL_SUFFIXES
-from qtool.core.process_lock import trim_memory
 from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version

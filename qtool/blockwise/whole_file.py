@@ -6,6 +6,8 @@ are deferred: read, rounded and written one after the other.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.self_test_format import SelfTest, attach
-from qtool.backends.onnxruntime.planned_export import OnnxExport
+from qtool.backends.onnx.storage import model_files
+from qtool.backends.onnxruntime.planned_export import OnnxExport, PlannedOnnx
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
@@ -25,15 +28,20 @@ from qtool.blockwise.block_conversion import BlockwiseRun
 from qtool.blockwise.changed_values import with_changed_values
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.blockwise.memory_plan import OF_SELF_TEST, OF_VERIFICATION
+from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.solve_parameters import Parameters
+from qtool.conversion.fidelity_measurement import EstimateSamples, measure_estimate
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import weight_bytes
 from qtool.core.quant_params import QuantParams
+from qtool.core.records import from_json, to_json
+from qtool.distributed import Ranks
 from qtool.frontends.captured_model import Captured
 from qtool.simulation.fake_quantized import FakeQuantized
+from qtool.verification.estimate import CALIBRATION, ESTIMATE, Estimate
 
 TOO_LARGE = "it takes more memory than its conversion was to take"
 
@@ -104,3 +112,47 @@ def _verify(simulation: FakeQuantized, file: Path, batch: Batch) -> None:
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"the model does not compute what was planned ({why})")
+
+
+def measure_file(
+    run: BlockwiseRun, stored: Sequence[StoredBatch], path: Path, memory: int
+) -> Estimate | None:
+    """Return the errors of the outputs of a file on the measured samples, in its runtime.
+
+    None where file and float model together take more memory than given: what the blocks' own
+    simulation says counts then.
+
+    Args:
+        run: a conversion whose file is written.
+        stored: the batches of the data.
+        path: the file, with its weights next to it.
+        memory: bytes.
+    """
+    floats = sum(map(weight_bytes, G.calls(run.whole.graph)))
+    file_bytes = sum(file.stat().st_size for file in model_files(path))
+    if floats + 2 * file_bytes > memory:  # a session holds packed weights next to those it read
+        return None
+    graph = replace(run.whole, module=G.with_values(run.whole.module))
+    batches = [_inputs(run, batch) for batch in stored if batch.measured]
+    held_out = not all(batch.measured for batch in stored)
+    samples = EstimateSamples(ESTIMATE if held_out else CALIBRATION, batches)
+    params = dict(run.parameters.params)
+    simulation = FakeQuantized(graph, graph.module, graph, run.plan, params)
+    file = PlannedOnnx(simulation, ExportedFile(path), batches[0])
+    try:
+        return measure_estimate(simulation, samples, file)
+    finally:
+        file.file.close()
+
+
+def _inputs(run: BlockwiseRun, batch: StoredBatch) -> Batch:
+    """Return a measured batch as arguments of the graph."""
+    values, _ = run.checkpoint.measured.load(batch.number)
+    return run.whole.call_of([values[i.name] for i in run.whole.inputs])
+
+
+def share_estimate(ranks: Ranks, estimate: Estimate | None) -> Estimate | None:
+    """Return the estimate of rank 0 on all ranks."""
+    text = ranks.broadcast(json.dumps(estimate and to_json(estimate)).encode())
+    value = json.loads(text)
+    return None if value is None else from_json(Estimate, value)

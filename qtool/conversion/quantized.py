@@ -37,9 +37,9 @@ from qtool.core.errors import VerificationError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.in_process import InProcess
+from qtool.core.memory import relaxed_gc
 from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import relaxed_gc
 from qtool.core.summary import Summarized, Summary
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.targets import check_format, target

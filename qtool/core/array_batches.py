@@ -294,7 +294,7 @@ def in_batches_of(
     batches: Iterable[T],
     parts_of: Callable[[T], Sequence[Any]],
     with_parts: Callable[[T, Sequence[Any]], T],
-    join: Callable[[Sequence[Any]], Any],
+    join: Callable[[list[Any]], Any],
 ) -> Iterator[T]:
     """Yield the same samples in batches of a size.
 

@@ -1,8 +1,11 @@
-"""Memory that this process may still use: free memory, within the limits of its control groups."""
+"""Memory of this process: what it may still use, when garbage is collected, what glibc keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ctypes
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -10,8 +13,14 @@ _GROUPS = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # version 1 writes a number near 2^63 for no limit
 
 
+_GC_THRESHOLD = 100_000
+"""New objects that start a garbage collection while torch traces or a conversion runs. At Python's
+default of 700 collections walk through all objects of torch several times, a tenth of the time."""
+
+
 def available_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
-    """Return the free memory in bytes; None where the system does not tell.
+    """Return the free memory in bytes, within the limits of the control groups; None where the
+    system does not tell.
 
     Page cache that can be dropped counts as free.
 
@@ -69,3 +78,51 @@ def _text(file: Path) -> str:
         return file.read_text()
     except (OSError, ValueError):
         return ""
+
+
+@contextmanager
+def relaxed_gc() -> Iterator[None]:
+    """Collect garbage rarely in this context; never if collection is turned off."""
+    young, *older = gc.get_threshold()
+    if young:
+        gc.set_threshold(max(young, _GC_THRESHOLD), *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
+        if 0 < young < _GC_THRESHOLD and gc.isenabled():
+            _promote_survivors()
+
+
+def _promote_survivors() -> None:
+    """Collect the young generations and move the survivors to the oldest one, so that Python starts
+    no full collection."""
+    gc.collect(1)
+    if not gc.get_freeze_count():  # objects that the user froze stay frozen
+        gc.freeze()
+        gc.unfreeze()
+
+
+def trim_memory() -> None:
+    """Collect reference cycles (graphs are, with their weights) and return free memory to the
+    system: glibc keeps it otherwise, and later allocations come on top."""
+    gc.collect(1)
+    return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Return free memory to the system, without a collection: one in the middle of a conversion
+    would make what is in use old, and it would stay when it is dropped."""
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
+
+
+def _load_malloc_trim() -> Callable[[int], object] | None:
+    try:
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return None
+    return trim
+
+
+_MALLOC_TRIM = _load_malloc_trim()

@@ -28,8 +28,8 @@ from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
+from qtool.core.memory import return_free_memory
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import return_free_memory
 from qtool.core.progress import track_task
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec

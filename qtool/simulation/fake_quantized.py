@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError, describe
-from qtool.core.process_lock import trim_memory
+from qtool.core.memory import trim_memory
 from qtool.core.quant_params import QuantParams
 from qtool.planning.plan import QuantPlan
 

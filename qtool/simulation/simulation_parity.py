@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qtool.core import value_names
 from qtool.core.data import Batch
@@ -21,10 +22,11 @@ from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE, distance, 
 from qtool.core.graph.perturbation import DRAWS, PerturbedInterpreter, within_tolerance
 from qtool.core.quant_params import QuantParams
 from qtool.planning.fake_quantize import QuantPoint, quant_points
-from qtool.simulation.stable_sort import StableSort
 
 CODES = 255
 """Steps in the range of an output: differences of floats are printed in 1/255 of the range."""
+
+_aten = torch.ops.aten
 
 
 def is_close(a: torch.Tensor, b: torch.Tensor, noise: float, discontinuous: bool) -> bool:
@@ -266,3 +268,38 @@ def _float32_noise(module: nn.Module, batch: Batch, values: Values) -> dict[str,
         name: float((inputs[name] - x).abs().max()) / _range(points[name]) if x.numel() else 0.0
         for name, x in single.items()
     }
+
+
+class StableSort(TorchDispatchMode):
+    """Make torch order equal values as ONNX does: the lower index first.
+
+    Codes are often equal, and everything gathered in their order depends on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func is _aten.topk.default:
+            return _topk(*args, **options)
+        if func is _aten.sort.default:
+            return _sort(*args, **options)
+        return func(*args, **options)
+
+
+def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return _aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+
+
+def _topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, *_: bool, **__: bool
+) -> Any:
+    values, indices = _sort(x, dim, largest)
+    return (values.narrow(dim, 0, k), indices.narrow(dim, 0, k)) if x.dim() else (values, indices)

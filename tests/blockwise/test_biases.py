@@ -12,7 +12,7 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.blockwise.layer_means import LayerMeans
+from qtool.blockwise.layer_shards import LayerMeans
 from qtool.core import graph as G
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.data.sample_roles import Role, roles_of

@@ -17,7 +17,7 @@ from qtool.algorithms.part_samples import PartBatch
 from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.blockwise import block_conversion
-from qtool.blockwise.block_training import rerun_block
+from qtool.blockwise.block_conversion import rerun_block
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.data import Batch
 from qtool.core.types import Change

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from qtool.cli import main
-from qtool.cli.internal_error import InternalError
+from qtool.cli.shutdown import InternalError
 
 from tests.quick_commands import quick_commands
 

@@ -62,7 +62,7 @@ def test_no_message_names_an_option_alone() -> None:
     allowed = {
         "emulation/available.py",
         "page/figures.py",
-        "tflite/vela.py",
+        "tflite/deployment.py",
     }
     pattern = re.compile(r"""["' `(]--[a-z]""")
     wrong = [

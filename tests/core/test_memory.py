@@ -1,12 +1,20 @@
-"""Free memory within the limits of control groups of both versions."""
+"""Free memory within the limits of control groups of both versions; when garbage is collected."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
-from qtool.core.memory import available_memory
+from qtool.core import memory
+from qtool.core.memory import _promote_survivors, available_memory, relaxed_gc, trim_memory
 
 MIB = 1 << 20
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.own = self
 
 
 def write(folder: Path, files: dict[str, object]) -> None:
@@ -47,3 +55,45 @@ def test_groups_of_version_1_with_the_path_of_the_host(proc: Path, tmp_path: Pat
     assert available_memory(proc, groups) == 8000 << 10
     write(groups / "memory", {"memory.limit_in_bytes": MIB // 4})
     assert available_memory(proc, groups) == 0
+
+
+def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for trim in (None, lambda _: 1):
+        monkeypatch.setattr("qtool.core.memory._MALLOC_TRIM", trim)
+        gone = weakref.ref(Circle())
+        trim_memory()
+        assert gone() is None
+
+
+def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> None:
+    before = gc.get_threshold()
+    try:
+        for young, meanwhile in ((700, 100_000), (200_000, 200_000), (0, 0)):
+            gc.set_threshold(young, 5, 6)
+            with relaxed_gc():
+                assert gc.get_threshold() == (meanwhile, 5, 6)
+            assert gc.get_threshold() == (young, 5, 6)
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_what_was_made_is_old_afterwards_and_what_is_frozen_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "_promote_survivors", _promote_survivors)
+    gone: list[weakref.ref[Circle]] = []
+    gc.unfreeze()  # what the tests exclude
+    for frozen in (False, True):
+        before = Circle()
+        if frozen:
+            gc.freeze()
+        try:
+            with relaxed_gc():
+                gone.append(weakref.ref(Circle()))
+            assert gone.pop()() is None
+            assert frozen or gc.get_count()[2] == 0  # no walk through all that is comes next
+            assert any(o is before for o in gc.get_objects()) != frozen
+        finally:
+            gc.unfreeze()

@@ -6,8 +6,7 @@ import pytest
 from qtool.cli import COMMANDS
 
 from qtool.core import option_names
-from qtool.core.option_names import unknown_name
-from qtool.core.other_words import MEANT, meant_names
+from qtool.core.option_names import MEANT, meant_names, unknown_name
 from qtool.evaluation.gate.metrics import METRICS
 
 KNOWN = {

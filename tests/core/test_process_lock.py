@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import warnings
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core import process_lock
-from qtool.core.process_lock import _promote_survivors, relaxed_gc, silence_logging, trim_memory
-
-
-class Circle:
-    def __init__(self) -> None:
-        self.own = self
+from qtool.core.process_lock import silence_logging
 
 
 def state() -> tuple[Any, ...]:
@@ -78,45 +71,3 @@ def test_everything_is_put_back_after_a_failure(error: type[BaseException]) -> N
     with pytest.raises(error):
         fail()
     assert state() == before
-
-
-def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for trim in (None, lambda _: 1):
-        monkeypatch.setattr("qtool.core.process_lock._MALLOC_TRIM", trim)
-        gone = weakref.ref(Circle())
-        trim_memory()
-        assert gone() is None
-
-
-def test_garbage_is_looked_for_rarely_and_never_where_a_person_wants_none() -> None:
-    before = gc.get_threshold()
-    try:
-        for young, meanwhile in ((700, 100_000), (200_000, 200_000), (0, 0)):
-            gc.set_threshold(young, 5, 6)
-            with relaxed_gc():
-                assert gc.get_threshold() == (meanwhile, 5, 6)
-            assert gc.get_threshold() == (young, 5, 6)
-    finally:
-        gc.set_threshold(*before)
-
-
-def test_what_was_made_is_old_afterwards_and_what_is_frozen_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_lock, "_promote_survivors", _promote_survivors)
-    gone: list[weakref.ref[Circle]] = []
-    gc.unfreeze()  # what the tests exclude
-    for frozen in (False, True):
-        before = Circle()
-        if frozen:
-            gc.freeze()
-        try:
-            with relaxed_gc():
-                gone.append(weakref.ref(Circle()))
-            assert gone.pop()() is None
-            assert frozen or gc.get_count()[2] == 0  # no walk through all that is comes next
-            assert any(o is before for o in gc.get_objects()) != frozen
-        finally:
-            gc.unfreeze()

@@ -25,7 +25,7 @@ from qtool.frontends.data.rows import Row
 from qtool.observers import MinMax
 from qtool.passes import GraphPass
 from qtool.planning.recipe import Recipe
-from qtool.planning.recipe.safe_regex import check_regex
+from qtool.planning.recipe.rule import check_regex
 from qtool.planning.targets import TARGETS, KernelRule
 from tests.backends.onnx.operators.outside import Gate, gate, restored, write_gate
 from tests.mistakes.nets import IMAGES, captured, image_net, quantize

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qtool.api.conversion import quantize
-from qtool.simulation.stable_sort import StableSort
+from qtool.simulation.simulation_parity import StableSort
 from tests.backends.onnx.export.networks import run
 
 TEXT = """<ir_version: 8, opset_import: ["" : 18]> g (float[5,200] x, int64[1] k)

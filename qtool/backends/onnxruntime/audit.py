@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.graph import Graph, Node, Value
+from qtool.backends.onnx.graph_macs import GraphMacs
 from qtool.backends.onnx.mac_counts import DOMAINS, MAC_FORMULAS, WEIGHT_INPUT
 from qtool.backends.onnx.operator_rows import MOVES, ON_CODES
 from qtool.backends.onnx.reading import (
@@ -24,12 +26,16 @@ from qtool.backends.onnx.reading import (
     name_of,
 )
 from qtool.backends.onnxruntime.executed_file import ExecutedFile
-from qtool.backends.onnxruntime.inferred_shapes import InferredShapes
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.core import value_names
 from qtool.core.operator_kinds import is_move
 from qtool.planning.plan import Execution
 from qtool.verification.coverage import AuditRow, Coverage, is_audited, runs_on_codes
+
+_DATA = frozenset((
+    onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.UINT8, onnx.TensorProto.INT8,
+))  # fmt: skip
 
 
 def _names(text: str) -> frozenset[str]:
@@ -135,7 +141,7 @@ def _planned_row(
 
 def _node_rows(source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow]:
     """Yield a row for each node that computes, of a file without a plan."""
-    shapes = InferredShapes(source.outline)
+    shapes = _InferredShapes(source.outline)
     for node in source.nodes:
         count = shapes.macs(node)
         listed = node.op_type in INTEGER or _is_custom(node) or count != 0
@@ -245,3 +251,41 @@ def _in_codes(value: Value | None) -> bool:
     if maker.op_type in _CODES_OR_FLOATS:
         return _in_codes(input_at(maker, 0))
     return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")
+
+
+class _InferredShapes:
+    """Types and MACs of the tensors and nodes of a file; a dynamic dimension counts as 1."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        fixed = _one_sample(model)
+        types = {i.name: i.type for i in fixed.graph.input}
+        self._counts = GraphMacs(fixed.graph, fixed.opset_import, types, {})
+        self._nodes = {n.output[0]: n for n in fixed.graph.node if n.output}
+        stored = {t.name for t in fixed.graph.initializer}
+        first = next((i.name for i in fixed.graph.input if i.name not in stored), "")
+        sizes = self._counts.sizes(first)
+        self.samples = sizes[0] if sizes else 1
+
+    def is_data(self, value: Value) -> bool:
+        """Return whether a value holds floats or codes, not sizes and indices."""
+        kind = self._counts.types.get(name_of(value))
+        return kind is None or not kind.tensor_type.elem_type or kind.tensor_type.elem_type in _DATA
+
+    def macs(self, node: Node) -> int | None:
+        """Return the MACs of a node for one sample; None if they are not known."""
+        own = self._nodes.get(name_of(node.outputs[0])) if node.outputs else None
+        count = None if own is None else self._counts.of(own)
+        return None if count is None else count // max(1, self.samples)
+
+
+def _one_sample(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy with dynamic dimensions of 1, so that sizes computed from them are inferred."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for value in fixed.graph.input:
+        for size in value.type.tensor_type.shape.dim:
+            size.dim_value = size.dim_value or 1
+    return fixed

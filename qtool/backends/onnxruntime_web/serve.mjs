@@ -1,4 +1,4 @@
-// Answers calls of node_process.py in onnxruntime-web, on one thread of WebAssembly.
+// Answers calls of session.py in onnxruntime-web, on one thread of WebAssembly.
 //
 //     node serve.mjs FOLDER_OF_ONNXRUNTIME_WEB
 //

@@ -5,9 +5,13 @@ The driver of SwiftShader, which `qtool verify --cpu webgpu` uses, is not shown 
 
 from __future__ import annotations
 
+import ctypes
 import json
+import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,6 @@ from qtool.backends.onnxruntime.emulation.cache_folder import (
     webgpu_folder,
     webgpu_version,
 )
-from qtool.backends.onnxruntime_webgpu.vulkan_adapters import Adapter, list_adapters, load_vulkan
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
@@ -28,6 +31,13 @@ from qtool.core.errors import VerificationError
 TITLE = "ONNX Runtime's WebGPU provider"
 PROVIDER = "WebGpuExecutionProvider"
 _NO_FILE = "."  # of a call that has none
+
+_LOADER = "libvulkan.so.1"
+_KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "software"}  # VkPhysicalDeviceType
+_GPUS = ("integrated", "discrete", "virtual")
+_PROPERTIES = 1024  # bytes, more than VkPhysicalDeviceProperties has
+_HEAD = struct.Struct("<5I256s")  # versions, vendor, device, type, name
+_CREATE_INSTANCE = 1  # VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO
 
 
 class GpuProcess(subprocess_runner.SubprocessRunner):
@@ -84,7 +94,7 @@ def problem() -> str:
 
 def serve() -> None:
     """Answer calls in the subprocess."""
-    vulkan = load_vulkan(webgpu_folder() / "lib")
+    vulkan = _load_vulkan(webgpu_folder() / "lib")
     subprocess_runner.serve(
         {
             "adapters": lambda _, __: (_as_message(list_adapters(vulkan)), ()),
@@ -132,3 +142,69 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     for _ in range(int(np.ravel(times)[0])):
         session.run(None, feeds)
     return {"seconds": time.perf_counter() - start}, ()
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter.
+
+    Attributes:
+        name: as its driver writes it.
+        kind: "discrete", "integrated" or "virtual" GPU, "software", or "other".
+    """
+
+    name: str
+    kind: str
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is hardware, whose time means something."""
+        return self.kind in _GPUS
+
+
+class _CreateInfo(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("flags", ctypes.c_uint),
+        ("application", ctypes.c_void_p),
+        ("layers", ctypes.c_uint),
+        ("layer_names", ctypes.c_void_p),
+        ("extensions", ctypes.c_uint),
+        ("extension_names", ctypes.c_void_p),
+    )
+
+
+def _load_vulkan(folder: Path) -> Any:
+    """Load the Vulkan loader of the system, else that in a folder; None if there is none.
+
+    A provider that asks for the loader later gets this one.
+    """
+    for name in (_LOADER, str(folder / _LOADER)):
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    return None
+
+
+def list_adapters(vulkan: Any) -> list[Adapter]:
+    """Return the adapters of all installed drivers, in the loader's order.
+
+    Args:
+        vulkan: the loader; None for none.
+    """
+    instance, info = ctypes.c_void_p(), _CreateInfo(_CREATE_INSTANCE)
+    if vulkan is None or vulkan.vkCreateInstance(ctypes.byref(info), None, ctypes.byref(instance)):
+        return []
+    count = ctypes.c_uint()
+    vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
+    devices = (ctypes.c_void_p * count.value)()
+    vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), devices)
+    adapters = []
+    for device in devices[: count.value]:
+        properties = ctypes.create_string_buffer(_PROPERTIES)
+        vulkan.vkGetPhysicalDeviceProperties(ctypes.c_void_p(device), properties)
+        *_, kind, name = _HEAD.unpack_from(properties)
+        text = name.split(b"\0")[0].decode("utf-8", "replace")
+        adapters.append(Adapter(text, _KINDS.get(kind, "other")))
+    vulkan.vkDestroyInstance(instance, None)
+    return adapters

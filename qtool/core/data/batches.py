@@ -11,10 +11,17 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from qtool.core.array_batches import no_batch, open_data, read_items, whole_arrays, whole_texts
+from qtool.core.array_batches import (
+    in_batches_of,
+    no_batch,
+    open_data,
+    read_items,
+    whole_arrays,
+    whole_texts,
+)
+from qtool.core.attributes import attribute
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
-from qtool.core.data.fixed_batches import batches_of_size, fixed_batch_size
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError
 from qtool.core.log import log_note
@@ -68,7 +75,7 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
     arguments = Arguments.of(model)
     stream = _read(open_data(whole_arrays(data, arguments)), model, arguments)
-    size = fixed_batch_size(model)
+    size = _fixed_batch_size(model)
     return stream if size is None else batches_of_size(size, stream)
 
 
@@ -103,3 +110,32 @@ def _read(
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
         yield batch
+
+
+def _fixed_batch_size(model: nn.Module | None) -> int | None:
+    """Return the number of samples that a model takes; None where it is not fixed or not known.
+
+    It is the first size of all inputs: of a captured graph, or as an ONNX file says.
+    """
+    if isinstance(model, fx.GraphModule):
+        values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
+        firsts = [v.shape[0] if v.dim() else 0 for v in values if isinstance(v, torch.Tensor)]
+        if not firsts or not all(isinstance(size, int) for size in firsts):
+            return None  # dynamic
+        return int(firsts[0]) if len(set(firsts)) == 1 and firsts[0] else None
+    size: int | None = attribute(model, "qtool_fixed_batch")
+    return size
+
+
+def batches_of_size(size: int, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the same samples in batches of a size, see `in_batches_of`."""
+    return in_batches_of(size, batches, _tensors, _with_tensors, torch.cat)
+
+
+def _tensors(batch: Batch) -> list[torch.Tensor]:
+    return [tensor for _, tensor in batch.tensors()]
+
+
+def _with_tensors(batch: Batch, tensors: Sequence[torch.Tensor]) -> Batch:
+    rest = iter(tensors)
+    return batch.map_tensors(lambda _: next(rest))

@@ -25,7 +25,8 @@ from qtool.core.graph.float_tolerance import (
     float_tolerance,
     largest_distance,
 )
-from qtool.core.process_lock import relaxed_gc, silence_logging
+from qtool.core.memory import relaxed_gc
+from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (

@@ -17,7 +17,7 @@ from qtool.core import graph as G
 from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
 from qtool.core.versions import version_of
-from qtool.planning.speed.onnxruntime import X64_VNNI
+from qtool.planning.speed.costs import CostTable
 from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -46,12 +46,47 @@ _LINEAR = (
     ),
 )
 
-
 _EXPERTS = tuple(
     Scheme(When.NEVER, weights=t, scales=scales)  # QMoE
     for t in (INT8_NARROW, UINT4, INT4, UINT8)
     for scales in _SCALES[t.bits]
     if isinstance(scales, int)
+)
+
+_X64_VNNI = CostTable(
+    measured="onnxruntime 1.31.1, AMD EPYC with AVX-512 VNNI, November 2026",
+    in_float={
+        "call": 514,
+        "depthwise result": 0.0761,
+        "depthwise tap": 0.00904,
+        "image mac": 0.00793,
+        "input": 0.0108,
+        "mac": 0.00828,
+        "narrow mac": 0.00606,
+        "narrow term": 0.222,
+        "result": 0.0183,
+    },
+    in_integers={
+        "call": 829,
+        "depthwise pixel": 0.539,
+        "depthwise rest": 2.18,
+        "depthwise result": 0.0501,
+        "depthwise tap": 0.0122,
+        "mac": 0.00202,
+        "narrow pixel": 5.41,
+        "narrow term": 0.0562,
+        "pixel": 0.234,
+        "result": 0.0349,
+        "tap": 0.76,
+    },
+    elementwise={
+        "add": (0.08, 0.09),
+        "mul": (0.08, 0.18),
+        "sigmoid": (0.23, 0.24),
+    },
+    call=500,
+    boundary=400,
+    boundary_element=0.07,
 )
 
 
@@ -81,7 +116,6 @@ def _experts(node: fx.Node) -> str | None:
 
 _QMOE_SINCE = (1, 26)
 """The oldest version that it was run on (benchmarks/results/2026-11-mixtures.md)."""
-
 
 ONNXRUNTIME = Target(
     name="onnxruntime",
@@ -158,7 +192,7 @@ ONNXRUNTIME = Target(
     agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),
     profile="onnxruntime-x64",
     runtime="onnxruntime",
-    costs=X64_VNNI,
+    costs=_X64_VNNI,
 )
 
 ONNXRUNTIME_ARM = replace(

@@ -12,8 +12,7 @@ from onnx import helper
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime_web.node_process import PROCESS
-from qtool.backends.onnxruntime_web.session import WebSession
+from qtool.backends.onnxruntime_web.session import PROCESS, WebSession
 from qtool.backends.open_files import open_model, runtime_title
 from qtool.core.errors import OptionError, VerificationError
 from tests.backends.onnxruntime.emulation.networks import by_qtool

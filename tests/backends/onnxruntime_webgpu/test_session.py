@@ -13,7 +13,7 @@ import qtool
 from qtool.backends.onnxruntime.emulation import jobs
 from qtool.backends.onnxruntime.emulation.cache_folder import webgpu_folder
 from qtool.backends.onnxruntime_webgpu import gpu_process
-from qtool.backends.onnxruntime_webgpu.vulkan_adapters import Adapter, list_adapters
+from qtool.backends.onnxruntime_webgpu.gpu_process import Adapter, list_adapters
 from qtool.backends.open_files import open_model, other_runtime
 from qtool.core.errors import OptionError, VerificationError
 from tests.backends.onnxruntime.emulation.webgpu import needs_webgpu

@@ -15,7 +15,7 @@ from qtool.backends.table import open_file
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import Operator, Tensor, load, save
-from qtool.backends.tflite.session import LitertSession
+from qtool.backends.tflite.readable import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qtool.backends.tflite import vela
+from qtool.backends.tflite import deployment
 
 COLUMNS = (
     "cycles_total,inference_time,sram_memory_used,on_chip_flash_memory_used,"
@@ -22,7 +22,7 @@ def test_its_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess(command, 0, printed, "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    facts = vela.compile_for("net.tflite", "ethos-u55-128")
+    facts = deployment.compile_for("net.tflite", "ethos-u55-128")
     assert (facts.operators, facts.npu_share) == (4, 0.75)
     assert (facts.cycles, facts.milliseconds) == (1200, 2.4)
     assert (facts.sram_bytes, facts.flash_bytes) == (1536, 2304)

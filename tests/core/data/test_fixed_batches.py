@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qtool.core.data import Batch
-from qtool.core.data.fixed_batches import batches_of_size
+from qtool.core.data.batches import batches_of_size
 from qtool.core.errors import DataError
 
 

@@ -6,6 +6,7 @@ as one node of a private domain that holds the part, and here its nodes replace 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,10 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxscript
-from onnx import helper, version_converter
+from onnx import helper, numpy_helper, version_converter
 from torch import fx
 
-from qtool.backends.onnx.export.resize_axes import write_all_dimensions
 from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
 from qtool.backends.onnx.subgraph import (
     OnnxSubgraph,
@@ -31,6 +31,8 @@ _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset that added coordinate modes to Resize
 _ROWS = 13  # before this opset Hardmax is over all dimensions from its axis on
 _Schema = onnx.defs.OpSchema
+
+_INPUTS = {1: "roi", 2: "scales", 3: "sizes"}
 
 
 @cache
@@ -112,7 +114,7 @@ def _replace(model: ir.Model, node: ir.Node, part: OnnxSubgraph) -> None:
         for name, value in zip(part.inputs, node.inputs, strict=True)
         if value is not None and value.shape is not None
     }
-    write_all_dimensions(written.graph, ranks)
+    _write_all_dimensions(written.graph, ranks)
     inner = ir.from_proto(written)
     for domain, version in inner.opset_imports.items():
         model.opset_imports.setdefault(domain, version)
@@ -227,3 +229,78 @@ def _since(kind: str, opset: int) -> int:
         return int(onnx.defs.get_schema(kind, opset, "").since_version)
     except onnx.defs.SchemaError:
         return 0
+
+
+# It ignores `axes` there, permutes sizes of the axes alone as if they were of all dimensions, and
+# refuses a cubic Resize that shrinks the middle dimensions.
+
+
+def _write_all_dimensions(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> None:
+    """Give each Resize the scales or sizes of all dimensions instead of those in `axes`, in place.
+
+    A Resize that keeps the aspect ratio has the factor of the axes alone: transposes are kept away
+    from it by a Reshape to the same shape, and from a cubic one that may shrink.
+
+    Args:
+        graph: graph of a kept part.
+        ranks: input of the graph -> rank.
+    """
+    nodes: list[onnx.NodeProto] = []
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    for node in graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        axes, rank = attributes.get("axes"), ranks.get(node.input[0] if node.input else "")
+        policy = attributes.get("keep_aspect_ratio_policy", b"stretch")
+        if node.op_type != "Resize" or rank is None:
+            nodes.append(node)
+            continue
+        if axes and policy == b"stretch":
+            nodes += _all_dimensions(graph, node, [axis % rank for axis in axes], rank)
+        scales = stored.get(node.input[2]) if len(node.input) > 2 else None
+        grows = scales is not None and scales.size > 0 and bool((scales >= 1).all())
+        if policy != b"stretch" or (attributes.get("mode") == b"cubic" and not grows):
+            nodes.append(_same_shape(graph, node, rank))
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _same_shape(graph: onnx.GraphProto, node: onnx.NodeProto, rank: int) -> onnx.NodeProto:
+    """Let a node read a Reshape to the same shape, which is returned."""
+    shape, same = f"{node.output[0]}/shape_of_input", f"{node.output[0]}/same"
+    sizes = np.array([0] * (rank - 1) + [-1], np.int64)  # 0: as in the input
+    graph.initializer.append(numpy_helper.from_array(sizes, shape))
+    source, node.input[0] = node.input[0], same
+    return helper.make_node("Reshape", [source, shape], [same])
+
+
+def _all_dimensions(
+    graph: onnx.GraphProto, node: onnx.NodeProto, axes: list[int], rank: int
+) -> list[onnx.NodeProto]:
+    """Remove `axes` from a node; return the nodes that compute its new inputs."""
+    before: list[onnx.NodeProto] = []
+
+    def stored(name: str, array: np.ndarray[Any, Any]) -> str:
+        full = f"{node.output[0]}/{name}"
+        graph.initializer.append(numpy_helper.from_array(array, full))
+        return full
+
+    node.attribute.remove(next(a for a in node.attribute if a.name == "axes"))
+    for index, kind in _INPUTS.items():
+        if len(node.input) <= index or not node.input[index]:
+            continue
+        if kind == "roi":  # begins, then ends
+            default = stored("whole", np.repeat(np.array([0, 1], np.float32), rank))
+        elif kind == "scales":
+            default = stored("ones", np.ones(rank, np.float32))
+        else:
+            default = f"{node.output[0]}/shape"
+            before.append(helper.make_node("Shape", [node.input[0]], [default]))
+        where = [*axes, *(a + rank for a in axes)] if kind == "roi" else axes
+        result = f"{node.output[0]}/all_{kind}"
+        indices = stored(f"{kind}_axes", np.array(where, np.int64))
+        before.append(
+            helper.make_node("ScatterElements", [default, indices, node.input[index]], [result])
+        )
+        node.input[index] = result
+    return before

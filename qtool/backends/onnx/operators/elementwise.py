@@ -1,13 +1,15 @@
-"""Activation functions, RMSNorm, and differences from numbers."""
+"""Elementwise functions, lookups in tables, and operators between floats and codes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import onnx
 import torch
 
 from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
+from qtool.core.graph import torch_ops
 
 aten = torch.ops.aten
 
@@ -37,10 +39,67 @@ def _number_minus(x: Any, number: float, factor: float = 1) -> Any:
     return op.Sub(minuend, x if factor == 1 else op.Mul(x, scale))
 
 
-WRITERS: dict[Any, Writer] = {aten.rms_norm.default: _rms_norm, aten.rsub.Scalar: _number_minus}
-"""Operators that torch.onnx decomposes by tracing the graph again."""
+def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
+    return op.QuantizeLinear(x, scale, zero_point)
 
 
-CONTRIB: dict[Any, Writer] = {aten.silu.default: _silu, aten.gelu.default: _gelu}
-"""Each is one kernel of ONNX Runtime: Sigmoid and Mul are two, and below opset 20 the decomposed
-form of gelu is not fused."""
+def _dequantize(codes: Any, scale: Any, zero_point: Any, axis: int | None = None) -> Any:
+    if axis is None:
+        return op.DequantizeLinear(codes, scale, zero_point)
+    return op.DequantizeLinear(codes, scale, zero_point, axis=axis)
+
+
+def _dequantize_once(codes: Any, scale: Any) -> Any:
+    return op.Mul(op.Cast(codes, to=onnx.TensorProto.FLOAT), scale)
+
+
+def _idle(x: Any) -> Any:
+    return op.Max(x)
+
+
+def _embedding(ids: Any, table: Any) -> Any:
+    return op.Gather(table, ids)
+
+
+def _embedding_codes(ids: Any, codes: Any, scale: Any) -> Any:
+    """Dequantizes only the rows that are read; a DequantizeLinear would dequantize the table."""
+    rows = op.Cast(op.Gather(codes, ids), to=onnx.TensorProto.FLOAT)
+    return op.Mul(rows, op.Unsqueeze(op.Gather(scale, ids), op.Constant(value_ints=[-1])))
+
+
+def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: int) -> Any:
+    """Looks up blocks and joins them, so that a layer can share the tensor of codes as its weight.
+    Each zero point has a byte of its own."""
+    width = packed.shape[-1]
+    attributes = ("bits", "block_size", "gather_axis", "quantize_axis")
+    write = onnx_operator(
+        "GatherBlockQuantized",
+        ("data", "indices", "scales", "zero_points"),
+        tuple((attribute, "INT") for attribute in attributes),
+    )
+    last = op.Constant(value_ints=[-1])
+    parameters = [op.Unsqueeze(t, last) for t in (scale, zero_point) if t is not None]
+    sizes = {"bits": bits, "block_size": int(width) * 8 // bits}
+    rows = write(packed, ids, *parameters, **sizes, gather_axis=0, quantize_axis=2)
+    return op.Reshape(rows, op.Constant(value_ints=[*[0] * len(ids.shape), -1]))
+
+
+WRITERS: dict[Any, Writer] = {
+    # Operators that torch.onnx decomposes by tracing the graph again.
+    aten.rms_norm.default: _rms_norm,
+    aten.rsub.Scalar: _number_minus,
+    torch_ops.quantize: _quantize,
+    torch_ops.dequantize: _dequantize,
+    torch_ops.dequantize_once: _dequantize_once,
+    torch_ops.idle: _idle,
+    torch_ops.embedding: _embedding,
+    torch_ops.embedding_codes: _embedding_codes,
+}
+
+CONTRIB: dict[Any, Writer] = {
+    # Each is one kernel of ONNX Runtime: Sigmoid and Mul are two, and below opset 20 the decomposed
+    # form of gelu is not fused.
+    aten.silu.default: _silu,
+    aten.gelu.default: _gelu,
+    torch_ops.embedding_nbits: _embedding_nbits,
+}

@@ -1,19 +1,28 @@
-"""Convolutions and linear layers, and the forms of linear layers with integer weights."""
+"""Layers with weights: convolutions and linear layers, recurrent layers; and pools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import onnx
 import torch
 
 from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
+from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
+from qtool.core.ops.recurrent import dynamic_lstm, gru, lstm, rnn
+from qtool.core.windows import last_pad, spans
 
 # The kernel quantizes x to int8 in blocks. At level 0, its default, it dequantizes its weights in
 # each call: at 4 bits slower than a float layer, at 8 bits 10 to 50 times.
 _ACCURACY_LEVEL = 4
+_DYNAMIC_INPUTS = (
+    *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+)
+_DYNAMIC_ATTRIBUTES = (("hidden_size", "INT"), ("direction", "STRING"))
 
 
 def _with_bias(*inputs: Any) -> list[Any]:
@@ -86,13 +95,161 @@ def _linear_nbits(
     return write(x, packed, scale, zero_point, None, bias, **sizes, **options)
 
 
+def _max_pool(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Any:
+    ends, sizes = list(padding), list(x.shape)[2:]
+    if ceil_mode and all(isinstance(size, int) for size in sizes):
+        # as pads: onnx before opset 22 infers an extra window that begins in the padding
+        wide = list(map(last_pad, sizes, spans(kernel, dilation), stride, padding, padding))
+        if all(end < k for end, k in zip(wide, kernel, strict=True)):  # ONNX Runtime requires it
+            ends, ceil_mode = wide, False
+    largest, _ = op.MaxPool(
+        x,
+        kernel_shape=list(kernel),
+        strides=list(stride),
+        pads=[*padding, *ends],
+        dilations=list(dilation),
+        ceil_mode=int(ceil_mode),
+    )
+    return largest
+
+
+def _average_pool(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    counted: bool,
+    divisor: int | None,
+) -> Any:
+    if divisor is not None:
+        return _divided(x, kernel, stride, padding, ceil_mode, divisor)
+    return op.AveragePool(
+        x,
+        kernel_shape=list(kernel),
+        strides=list(stride),
+        pads=[*padding, *padding],
+        ceil_mode=int(ceil_mode),
+        count_include_pad=int(counted),
+    )
+
+
+def _divided(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    divisor: int,
+) -> Any:
+    """A multiple of the mean over full windows: the image is padded with zeros first."""
+    sizes, ends = list(x.shape)[2:], list(padding)
+    if ceil_mode:
+        if not all(isinstance(size, int) for size in sizes):
+            raise ExportError("an average pool with ceil_mode and a divisor takes fixed sizes only")
+        ends = list(map(last_pad, sizes, kernel, stride, padding, padding))
+    pads = op.Constant(value_ints=[0, 0, *padding, 0, 0, *ends])
+    mean = op.AveragePool(op.Pad(x, pads), kernel_shape=list(kernel), strides=list(stride))
+    return op.Mul(mean, op.Constant(value_float=prod(kernel) / divisor))
+
+
+def _global_average_pool(x: Any) -> Any:
+    return op.GlobalAveragePool(x)
+
+
+def _adaptive(reduce: str) -> Writer:
+    """Return the writer of an adaptive pool: the reduced slices of one dimension after the other,
+    at positions computed from its size."""
+
+    def write(x: Any, sizes: Sequence[int]) -> Any:
+        for axis, count in enumerate(sizes, start=2):
+            if count:
+                x = _along(x, axis, count, getattr(op, reduce))
+        return x
+
+    return write
+
+
+def _along(x: Any, axis: int, count: int, reduce: Writer) -> Any:
+    axes = op.Constant(value_ints=[axis])
+    if count == 1:
+        return reduce(x, axes, keepdims=1)
+    size, windows = op.Shape(x, start=axis, end=axis + 1), []
+    for i in range(count):  # floor(i * size / count) to ceil((i + 1) * size / count)
+        begin = op.Mul(size, op.Constant(value_ints=[i]))
+        end = op.Add(
+            op.Mul(size, op.Constant(value_ints=[i + 1])), op.Constant(value_ints=[count - 1])
+        )
+        ends = (op.Div(each, op.Constant(value_ints=[count])) for each in (begin, end))
+        windows.append(reduce(op.Slice(x, *ends, axes), axes, keepdims=1))
+    return op.Concat(*windows, axis=axis)
+
+
+def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
+        direction = "bidirectional" if w.shape[0] == 2 else "forward"
+        size = int(r.shape[2])
+        return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
+
+    return write
+
+
+def _write_lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
+    return _layer(op.LSTM)(x, w, r, b, h, c)
+
+
+def _write_gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
+    return _layer(op.GRU, linear_before_reset=1)(x, w, r, b, h)
+
+
+def _write_rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
+    names = [function.capitalize()] * int(w.shape[0])
+    return _layer(op.RNN, activations=names)(x, w, r, b, h)
+
+
+def _write_dynamic_lstm(
+    x: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero: Any,
+    r: Any,
+    r_scale: Any,
+    r_zero: Any,
+    b: Any,
+    h: Any = None,
+    c: Any = None,
+) -> Any:
+    write = onnx_operator("DynamicQuantizeLSTM", _DYNAMIC_INPUTS, _DYNAMIC_ATTRIBUTES, 3)
+    direction = "bidirectional" if w.shape[0] == 2 else "forward"
+    scales = (w_scale, w_zero, r_scale, r_zero)
+    size = int(r.shape[1])
+    return write(*(x, w, r, b, None, h, c, None, *scales), hidden_size=size, direction=direction)
+
+
 WRITERS: dict[Any, Writer] = {
     torch_ops.conv: _conv,
     torch_ops.conv_transpose: _conv_transpose,
     torch.ops.aten.linear.default: _linear,
     torch_ops.gemm: _gemm,
     torch_ops.dynamic_linear: _dynamic_linear,
+    torch_ops.adaptive_average_pool: _adaptive("ReduceMean"),
+    torch_ops.adaptive_max_pool: _adaptive("ReduceMax"),
+    torch_ops.global_average_pool: _global_average_pool,
+    torch_ops.average_pool: _average_pool,
+    torch_ops.max_pool: _max_pool,
+    lstm: _write_lstm,
+    gru: _write_gru,
+    rnn: _write_rnn,
 }
 
-
-CONTRIB: dict[Any, Writer] = {torch_ops.linear_nbits: _linear_nbits}
+CONTRIB: dict[Any, Writer] = {
+    torch_ops.linear_nbits: _linear_nbits,
+    dynamic_lstm: _write_dynamic_lstm,
+}

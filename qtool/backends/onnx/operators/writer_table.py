@@ -5,46 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qtool.backends.onnx.operators import (
-    attention,
-    codes,
-    elementwise,
-    experts,
-    layers,
-    lookups,
-    moves,
-    norms,
-    pools,
-    products,
-    recurrent,
-    rotary,
-)
+from qtool.backends.onnx.operators import attention, elementwise, layers, moves
 from qtool.backends.onnx.operators.schemas import Writer
 
 WRITERS: dict[Any, Writer] = {
     **attention.WRITERS,
-    **codes.WRITERS,
     **elementwise.WRITERS,
-    **experts.WRITERS,
     **layers.WRITERS,
-    **lookups.WRITERS,
     **moves.WRITERS,
-    **pools.WRITERS,
-    **products.WRITERS,
-    **recurrent.WRITERS,
-    **rotary.WRITERS,
 }
 """Forms of ONNX's own operators."""
 
 CONTRIB: Mapping[Any, Writer] = {
     **attention.CONTRIB,
     **elementwise.CONTRIB,
-    **experts.CONTRIB,
     **layers.CONTRIB,
-    **lookups.CONTRIB,
-    **norms.CONTRIB,
-    **recurrent.CONTRIB,
-    **rotary.CONTRIB,
 }
 """Forms in ONNX Runtime's domain, for targets that allow it."""
 

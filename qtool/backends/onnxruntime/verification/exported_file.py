@@ -29,7 +29,7 @@ from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
 from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
-from qtool.core.process_lock import trim_memory
+from qtool.core.memory import trim_memory
 
 
 class ExportedFile(ExecutedFile):

@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.backends.onnx.export import float_onnx
-from qtool.backends.onnx.export.export_errors import describe_export_error
 from qtool.backends.onnx.export.exported_program import SCOPE, to_program
+from qtool.backends.onnx.export.onnx_file import describe_export_error
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite.session import LitertSession
+from qtool.backends.tflite.readable import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import DataError, ExportError, OptionError
 from tests.needs import needs_litert
