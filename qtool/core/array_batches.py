@@ -294,7 +294,7 @@ def in_batches_of(
     batches: Iterable[T],
     parts_of: Callable[[T], Sequence[Any]],
     with_parts: Callable[[T, Sequence[Any]], T],
-    join: Callable[[Sequence[Any]], Any],
+    join: Callable[[list[Any]], Any],
 ) -> Iterator[T]:
     """Yield the same samples in batches of a size.
 
@@ -318,7 +318,7 @@ def in_batches_of(
             yield batch
             continue
         if left is not None:
-            parts = [join(each) for each in zip(parts_of(left), parts, strict=True)]
+            parts = [join([*each]) for each in zip(parts_of(left), parts, strict=True)]
         total = len(parts[0])
         whole = total - total % size
         for start in range(0, whole, size):
