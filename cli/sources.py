@@ -96,7 +96,8 @@ def file_or_model(
     fixed = file is not None and context_value("fix")
     if is_file(Path(source) / QUANTIZE_CONFIG):
         return ModelFile.convert(source, None, click.get_current_context())
-    if not source.endswith(tuple(MODEL_FORMATS)) or fixed or weights is not None:
+    weighted = file is not None and weights is not None  # refused: a file has its own
+    if not source.endswith(tuple(MODEL_FORMATS)) or fixed or weighted:
         return load_model(source, weights, file=file)
     arrays = data is None or Path(data).suffix in SUFFIXES or has_arrays(Path(data))
     onnx = source.endswith(".onnx") and is_file(source)

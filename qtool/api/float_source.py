@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qtool.backends.open_files import open_readable
+from qtool.backends.open_files import open_model, open_readable
 from qtool.core.argument_names import argument
+from qtool.core.errors import VerificationError
 from qtool.core.torch_package import has_torch, torch_error
 from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import FLOAT
@@ -69,24 +70,36 @@ def float_source(
     """
     if isinstance(model, str | Path):
         open_readable(model)  # says why it is malformed
-        model = Path(model)
-    if has_torch():
-        from qtool.api import captured_source as torch_models
+        model = _runnable(Path(model), Path(file))
+    if not isinstance(model, Path):
+        if not has_torch():
+            none = f"a report without the float file as {argument('--model')}"
+            raise torch_error(none if model is None else f"a {type(model).__name__} as a model")
+        from qtool.api.captured_source import captured_source, without_quantization
 
-        if isinstance(model, Path):
-            model = torch_models.load_unless_runs(model, Path(file))
         if model is None:
-            return torch_models.without_quantization(file, data, folder)
-        if not isinstance(model, Path):
-            return torch_models.captured_source(
-                file, model, data, folder, dynamic, other_model, ranks or Ranks()
-            )
-    elif model is None:
-        raise torch_error(f"a report without the float file as {argument('--model')}")
-    elif not isinstance(model, Path):
-        raise torch_error(f"a float model that is a {type(model).__name__} and no file")
+            return without_quantization(file, data, folder)
+        return captured_source(file, model, data, folder, dynamic, other_model, ranks or Ranks())
     check_same_files([model, Path(file)], other_model)
     subject = Subject(FLOAT, model, f"the file {model.name}", timed_name=model.name)
     note = f"layers are measured with a float model of torch as {argument('--model')}, not a file"
     whole = data.whole_texts() if hasattr(data, "whole_texts") else data
     return FloatSource(subject, data, whole, lambda: note)
+
+
+def _runnable(model: Path, file: Path) -> Any:
+    """Return the path of a float file; with torch a loaded copy of one that does not run here, or
+    that has inputs which are constants in the quantized file."""
+    conversion = open_readable(file).conversion()
+    fixed = conversion is not None and bool(conversion.info.fixed_inputs)
+    try:
+        open_model(model)
+    except VerificationError:
+        if not has_torch():
+            raise
+    else:
+        if not fixed or not has_torch():
+            return model
+    from qtool.api.captured_source import load_unless_runs
+
+    return load_unless_runs(model, file)

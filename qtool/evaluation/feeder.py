@@ -208,7 +208,7 @@ def arguments_of(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(item, Mapping):
         return (), {str(key): value for key, value in item.items()}
     if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
-        return item, {}
+        return tuple(item), {}
     raise no_batch(item)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+import qtool
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.records import from_json
@@ -95,6 +96,23 @@ def test_labels_are_optional(file: Path) -> None:
 def test_another_number_of_labels_is_refused(file: Path) -> None:
     with pytest.raises(DataError, match="23 labels for 24 samples"):
         evaluated(file, np.zeros(23, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("data", "notes"),
+    [
+        ([(inputs(), torch.zeros(24))], True),
+        (torch.utils.data.DataLoader([(x, 0) for x in inputs()], batch_size=8), True),
+        ([inputs()], False),
+        (inputs(), False),
+    ],
+)
+def test_labels_of_a_loader_are_left_out_with_a_note(
+    file: Path, data: object, notes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = qtool.evaluate(file, plain(file, "linear"), data, seconds=0)
+    assert (result.samples, result.metrics) == (24, ())
+    assert ("pass labels to measure accuracy with them" in caplog.text) == notes
 
 
 def test_empty_data_is_refused(file: Path) -> None:

@@ -1,6 +1,7 @@
 """Commands on files say the same with torch and where it cannot be imported."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ def test_values_are_equal_but_what_the_engine_alone_says(tmp_path: Path) -> None
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON documents that a case prints and writes, without events."""
+    """Yield the JSON documents that a case prints and writes."""
+    text = re.sub(r'^\{"event": .*$', "", text, flags=re.MULTILINE)  # times are masked in them
     at, decoder = 0, json.JSONDecoder()
     while (start := text.find("\n{", at)) >= 0:
         document, at = decoder.raw_decode(text, start + 1)
-        if "event" not in document:
-            yield document
+        yield document
 
 
 def without_the_engine(name: str, whole: dict[str, Any], base: dict[str, Any]) -> None:

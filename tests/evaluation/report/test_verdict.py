@@ -12,7 +12,7 @@ from qtool.evaluation.options import Goals
 from qtool.evaluation.report.verdict import Level, Purpose, make_verdict
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import Metric
-from qtool.verification import Exactness
+from qtool.verification import Exactness, SelfCheck
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)
 ONE = Interval(1.0, 1.0, 1.0)
@@ -154,6 +154,26 @@ def test_equal_values_are_unchanged():
     text = verdict(accuracy(0.0)).text
     assert "top-1 is unchanged at 90.00 % (95 % interval -0.10 to +0.10 points)" in text
     assert verdict(latency=speed(1.9, 1.9, 1.9)).text.endswith("1 thread.")
+
+
+@pytest.mark.parametrize(
+    ("self_test", "level", "text"),
+    [
+        (SelfCheck(present=True, unmodified=True, tensors=9, identical=9), "good", "9 of 9"),
+        (SelfCheck(present=True, unmodified=True, tensors=9, identical=8), "bad", "fails (8 of 9"),
+        (SelfCheck(present=True, unmodified=False, tensors=9, identical=9), "bad", "fails"),
+        (None, "look", "not compared with the integer engine"),
+    ],
+)
+def test_without_the_engine_the_self_test_is_the_parity(
+    self_test: SelfCheck | None, level: str, text: str
+) -> None:
+    judged = (accuracy(), 1, speed(), 1.0)
+    check = make_verdict(*judged, None, Goals(), self_test=self_test).checks[-1]
+    assert (check.name, check.level) == ("parity", level)
+    assert text in check.text
+    exact = make_verdict(*judged, EXACT, Goals(), self_test=self_test).checks[-1]
+    assert (exact.level, "bit for bit" in exact.text) == ("good", True)
 
 
 @pytest.mark.parametrize(
