@@ -307,6 +307,9 @@ def in_batches_of(
         parts_of: returns the arrays or tensors of a batch.
         with_parts: returns a batch with others.
         join: concatenates arrays or tensors.
+
+    Raises:
+        DataError: samples that are to be in one batch have different sizes, as texts have.
     """
     left: T | None = None
     filled = False
@@ -318,7 +321,9 @@ def in_batches_of(
             yield batch
             continue
         if left is not None:
-            parts = [join([*each]) for each in zip(parts_of(left), parts, strict=True)]
+            pairs = list(zip(parts_of(left), parts, strict=True))
+            _check_one_size(pairs, size)
+            parts = [join([*pair]) for pair in pairs]
         total = len(parts[0])
         whole = total - total % size
         for start in range(0, whole, size):
@@ -330,3 +335,13 @@ def in_batches_of(
     elif left is not None:
         count = len(parts_of(left)[0])
         log_note(f"the last {count} samples do not fill a batch of {size} and are left out")
+
+
+def _check_one_size(pairs: Iterable[tuple[Any, Any]], samples: int) -> None:
+    for one, other in pairs:
+        if one.shape[1:] != other.shape[1:]:
+            raise DataError(
+                f"the model takes {samples} samples at once, and the data has samples of the "
+                f"sizes {list(one.shape[1:])} and {list(other.shape[1:])}",
+                DataEdit("pad them to one size"),
+            )
