@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import OnnxModule, capture_onnx
+from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.onnx.runtime_parts import group_nodes
 from tests.backends.onnx.export.networks import run
 from tests.frontends.onnx.files import behind_conv, images, loaded
@@ -198,15 +197,14 @@ def _steps(first: bool) -> onnx.ModelProto:
 def test_a_loop_runs_as_often_as_a_size_says(first: bool, samples: int, tmp_path: Path) -> None:
     """Its part computes the count itself, so that the sizes of its results follow."""
     model = _steps(first)
-    graph = capture_onnx(loaded(model, tmp_path), Batch((torch.randn(samples, 6, 4),)))
-    assert graph.inputs[0].shape == ("B", "L", 4)
+    captured = capture_model(loaded(model, tmp_path), Batch((torch.randn(samples, 6, 4),)))
+    assert captured.graph.inputs[0].shape == ("B", "L", 4)
+    written = float_onnx(captured.graph)
     for shape in ((1, 3, 4), (5, 9, 4)):
         x = torch.randn(shape)
-        results = graph.module(x)
-        results = results if isinstance(results, tuple | list) else [results]
-        session = ort.InferenceSession(model.SerializeToString())
-        for actual, expected in zip(results, session.run(None, {"x": x.numpy()}), strict=True):
-            np.testing.assert_allclose(actual.detach().numpy(), expected, atol=1e-5)
+        results = zip(run(written, (x,)), run(model, (x,)), strict=True)
+        for actual, expected in results:
+            np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_texts_of_a_packed_sequence_keep_their_batch_dynamic(tmp_path: Path) -> None:
@@ -226,10 +224,10 @@ def test_texts_of_a_packed_sequence_keep_their_batch_dynamic(tmp_path: Path) -> 
     weight = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     batch = Batch((torch.randn(3, 6, 4), torch.tensor([4, 6, 2])))
-    graph = capture_onnx(loaded(model, tmp_path), batch)
-    assert [i.shape for i in graph.inputs] == [("B", "L", 4), ("B",)]
+    captured = capture_model(loaded(model, tmp_path), batch)
+    assert [i.shape for i in captured.graph.inputs] == [("B", "L", 4), ("B",)]
+    written = float_onnx(captured.graph)
     for samples in (1, 5):
         x, n = torch.randn(samples, 8, 4), torch.randperm(samples) + 1
-        np.testing.assert_allclose(
-            graph.module(x, n).detach().numpy(), x.numpy() @ weight, atol=1e-5
-        )
+        (actual,) = run(written, (x, n))
+        np.testing.assert_allclose(actual, x.numpy() @ weight, atol=1e-5)

@@ -227,11 +227,13 @@ def _rename_outputs(model: ir.Model, outputs: list[ir.Value], wanted: tuple[str,
 def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     if value.shape is None:
         return
-    for axis, size in enumerate(value.shape):
+    shape = value.shape.copy()  # that of several values is frozen
+    for axis, size in enumerate(shape):
         if isinstance(size, ir.SymbolicDim) and size.value is not None:
             named = _WORD.sub(lambda match: dims.get(match[0], match[0]), size.value)
             known = dims.get(size.value, _in_order(named))
-            value.shape[axis] = int(known) if known.isdecimal() else known
+            shape[axis] = int(known) if known.isdecimal() else known
+    value.shape = shape
 
 
 def _in_order(expression: str) -> str:
