@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from qtool.core.data.fixed_batches import batches_of_size
+from qtool.core.data.batches import batches_of_size
 from torch import nn
 from torch.utils.data import DataLoader
 
