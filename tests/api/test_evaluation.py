@@ -164,7 +164,7 @@ def test_the_reference_of_a_file_may_be_a_file(file, tmp_path):
     plain = captured().export_float(tmp_path / "float.onnx")
     found = qtool.report(file, DATA, tmp_path / "r", QUICK, model=plain)
     assert found.models[0].origin == "the file float.onnx"
-    assert "pass 'model'" in found.layers_note
+    assert "a float model of torch as 'model', not a file" in found.layers_note
 
 
 def test_calibration_data_that_is_read_once(tmp_path):
