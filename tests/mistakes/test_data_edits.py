@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from qtool.core.data.batches import batches_of_size
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -18,7 +17,7 @@ from qtool.core.array_batches import whole_arrays
 from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
-from qtool.core.data.batches import batches
+from qtool.core.data.batches import batches, batches_of_size
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
