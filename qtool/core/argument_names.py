@@ -20,6 +20,7 @@ _KEYWORDS = {
     "--eval": "function",
     "--eval-data": "evaluation",
     "--state": "states",
+    "--cpu": "cpus",
     "--measure": "qtool.fastest_recipe(model, data)",
     "--shape": "qtool.capture_model(model, batch)",
     "--fix": "qtool.load_model(path, fixed={input: value})",

@@ -79,7 +79,7 @@ TYPOS = {
     "target": ([*MODEL, "--target", "onnxrutime"], "did you mean 'onnxruntime'?"),
     "mode": ([*MODEL, "--mode", "weights-only"], "did you mean 'weight-only'?"),
     "observer": ([*MODEL, "--observer", "percentil:99.9"], "did you mean 'percentile'?"),
-    "recover": ([*MODEL, "--recover", "gptq,smoth"], "did you mean 'smooth-quant'?"),
+    "recover": ([*MODEL, "--recover", "gptq,smooth-qant"], "did you mean 'smooth-quant'?"),
     "accuracy": ([*MODEL, "--accuracy", "ballanced"], "did you mean 'balanced'?"),
     "format": ([*MODEL, "--format", "qoperater"], "did you mean 'qoperator'?"),
     "choices": (
