@@ -13,7 +13,7 @@ import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.profiles import PROFILES
 from qtool.backends.table import write_float
-from qtool.backends.tflite import litert, vela
+from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from qtool.core.errors import (
     FileError,
@@ -23,6 +23,7 @@ from qtool.core.errors import (
     QtoolError,
     VerificationError,
 )
+from qtool.core.versions import version_of
 from tests.needs import needs_litert
 from tests.planning.targets.converted import captured, converted, samples
 
@@ -105,7 +106,7 @@ def test_inspect_shows_operators_and_interface(files: dict[str, Path]) -> None:
     assert "for tflite, plan" in text
 
 
-@pytest.mark.skipif(vela.version() is None, reason="ethos-u-vela is not installed")
+@pytest.mark.skipif(version_of("ethos-u-vela") is None, reason="ethos-u-vela is not installed")
 def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
     text = str(qtool.inspect(files["tflite-micro"]))
     assert text.count("operators on the NPU") == text.count(": 100 % of") == 2
