@@ -406,18 +406,6 @@ def test_a_header_that_makes_no_sense(key: str, value: object, tmp_path: Path) -
         Calibration.load(file)
 
 
-def test_a_calibration_with_the_former_name_of_a_step_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "a.calib"
-    calibration = calibrate(captured(), [images()[:32]], recover=["gptq"])
-    data = calibration.to_bytes()
-    new, old = b'[\\"gptq\\"]', b'[\\"round\\"]'
-    length = int.from_bytes(data[:8], "little")
-    head = data[8 : 8 + length].replace(new, old).rstrip(b" ")
-    assert old in head
-    file.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + length :])
-    assert Calibration.load(file).recipe == calibration.recipe
-
-
 def test_samples_that_lie_channel_by_channel_are_saved(tmp_path: Path) -> None:
     data = [images()[:32].to(memory_format=torch.channels_last)]
     found = calibrate(captured(), data, accuracy="balanced")

@@ -237,7 +237,7 @@ _GATE = (
     ),
     Mutant(
         "possible gain makes files incomparable",
-        "evaluation/gate/gate.py",
+        "evaluation/gate/metric_check.py",
         "if high < -(most := max(limit, _GAIN * usual))",
         "if low < -(most := max(limit, _GAIN * usual))",
         ("evaluation/gate/test_gate.py::test_outcomes[perhaps better than float]",),

@@ -106,7 +106,7 @@ def test_inspect_shows_operators_and_interface(files: dict[str, Path]) -> None:
     assert "for tflite, plan" in text
 
 
-@pytest.mark.skipif(version_of("ethos-u-vela") is None, reason="ethos-u-vela is not installed")
+@pytest.mark.skipif(not version_of("ethos-u-vela"), reason="ethos-u-vela is not installed")
 def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
     text = str(qtool.inspect(files["tflite-micro"]))
     assert text.count("operators on the NPU") == text.count(": 100 % of") == 2
