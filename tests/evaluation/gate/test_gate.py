@@ -9,10 +9,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import qtool
-from qtool.backends.open_files import open_model
 from qtool.evaluation.gate.result import GateCheck, GateResult, Outcome
 from qtool.evaluation.measure.output_pass import measure_arrays
 from tests.evaluation.onnx_files import linear_file
@@ -206,14 +205,21 @@ def test_names_stay_in_their_line_and_cell() -> None:
     )
 
 
-def test_a_quantized_reference_is_noted(
-    caplog: pytest.LogCaptureFixture, chain_files: tuple[Path, Path]
-) -> None:
-    _, file = chain_files
-    (port,) = open_model(file).inputs
-    data = np.zeros([n if isinstance(n, int) else 4 for n in port.shape], np.float32)
-    qtool.gate(file, file, [data])
-    assert f"{file.name} is quantized itself" in caplog.text
+def test_a_quantized_reference_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = onnx.load(linear_file(tmp_path / "float.onnx", WEIGHT))
+    codes = ["codes", "scale", "zero"]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(v, n)
+        for n, v in zip(codes[1:], (np.float32(0.05), np.int8(0)), strict=True)
+    )
+    model.graph.node[0].input[0] = "rounded"
+    for i, (op, first, out) in enumerate(
+        [("QuantizeLinear", "x", "codes"), ("DequantizeLinear", "codes", "rounded")]
+    ):
+        model.graph.node.insert(i, helper.make_node(op, [first, *codes[1:]], [out]))
+    onnx.save(model, tmp_path / "int8.onnx")
+    qtool.gate(tmp_path / "int8.onnx", tmp_path / "int8.onnx", [X])
+    assert "int8.onnx is quantized itself" in caplog.text
 
 
 def test_a_limit_that_every_file_meets_is_refused_before_files_run(tmp_path: Path) -> None:
