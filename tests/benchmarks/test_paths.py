@@ -53,7 +53,7 @@ def test_data_and_a_convolution_take_short_ways() -> None:
     layer = re.search(r"^convolution: .* (\d+) get the layer", done.stdout, re.MULTILINE)
     assert stream is not None
     assert layer is not None
-    assert int(stream[1]) <= 12
+    assert int(stream[1]) <= 13  # reading items is shared with what judges files
     assert int(layer[1]) <= 27
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qtool.core.errors import CalibrationError
@@ -35,6 +35,7 @@ def assert_percentile(x: torch.Tensor, p: float, lo: float, hi: float, width: fl
 
 
 @QUICK
+@example([0.0, 1.0, 2.0, 3.0], 75.0)  # the share ends exactly with a bin
 @given(VALUES, st.sampled_from(EXACT_P))
 def test_percentile_is_numpys_to_a_bin(values: list[float], p: float) -> None:
     statistic = histogram_of(tensor(values))
