@@ -54,32 +54,30 @@ class DataChecks:
         return ""
 
 
-class ConstantOutputs:
-    """Outputs that are equal for all samples."""
+class ConstantOutput:
+    """Whether the first output, of which metrics are, is equal for all samples.
 
-    def __init__(self, outputs: int) -> None:
-        """
-        Args:
-            outputs: number of outputs.
-        """
-        self._first: list[list[bytes]] = []
-        self._varies = np.zeros((2, outputs), bool)  # of the float file and of the other one
+    Others may hardly vary by nature, and be one code after rounding.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[bytes] = []
+        self._varies = [False, False]  # of the float file and of the other one
 
     def add(self, outputs: Sequence[Sequence[Array]]) -> None:
         """Look at the outputs of both files for a batch."""
+        arrays = [own[0] for own in outputs]
         if not self._first:
-            self._first = [[_row(o, 0) for o in own] for own in outputs]
-        for varies, own, first in zip(self._varies, outputs, self._first, strict=True):
-            for index in np.flatnonzero(~varies).tolist():
-                rows = range(len(own[index]) if own[index].ndim else 1)
-                varies[index] = any(_row(own[index], row) != first[index] for row in rows)
+            self._first = [_row(array, 0) for array in arrays]
+        for file, (array, first) in enumerate(zip(arrays, self._first, strict=True)):
+            rows = range(len(array) if array.ndim else 1)
+            self._varies[file] |= any(_row(array, row) != first for row in rows)
 
-    def checks(self, names: Sequence[str], samples: int) -> list[GateCheck]:
-        """Return the outputs that the quantized file alone has constant."""
-        constant = [n for n, real, other in zip(names, *self._varies, strict=True) if real > other]
-        if not constant or samples < FEW:
+    def checks(self, name: str, samples: int) -> list[GateCheck]:
+        """Return a regression if the quantized file alone has it constant."""
+        if self._varies != [True, False] or samples < FEW:
             return []
-        text = f"'{constant[0]}' is the same for all {samples:,} samples; the float file's varies"
+        text = f"'{name}' is the same for all {samples:,} samples; the float file's varies"
         return [GateCheck("outputs", Outcome.REGRESSION, text)]
 
 

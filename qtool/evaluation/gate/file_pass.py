@@ -10,7 +10,7 @@ import numpy as np
 
 from qtool.backends.open_files import open_model, open_readable
 from qtool.core.errors import DataError
-from qtool.evaluation.gate.data_checks import ConstantOutputs, DataChecks
+from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
 from qtool.evaluation.gate.inputs import Digest, fitting_batches
 from qtool.evaluation.gate.metrics import GateMetric, Samples
 from qtool.evaluation.gate.options import GateOptions
@@ -44,7 +44,7 @@ class FilePass:
         self._data = DataChecks([i.name for i in session.inputs], self._opened.input_ranges())
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
-        self._constant = ConstantOutputs(len(session.outputs))
+        self._constant = ConstantOutput()
 
     def run(self, files: Sequence[Path], data: Iterable[Arrays]) -> Samples:
         """Return what the metric needs of all samples.
@@ -83,8 +83,8 @@ class FilePass:
             return [GateCheck("samples", Outcome.NOT_COMPARABLE, str(error))]
         broken = int(((known.not_finite[1] > 0) & (known.not_finite[0] == 0)).sum())
         if not broken:
-            names = [o.name for o in self.reference.session.outputs]
-            return [*self._data.checks(), *self._constant.checks(names, known.samples)]
+            name = self.reference.session.outputs[0].name
+            return [*self._data.checks(), *self._constant.checks(name, known.samples)]
         text = f"NaN or Inf on {broken} of {known.samples} samples, where the float file has none"
         return [GateCheck("outputs", Outcome.REGRESSION, text), *self._data.checks()]
 

@@ -107,7 +107,7 @@ class Digest:
         for index, array in enumerate(arrays):
             head = f"{index} {array.dtype.str} {array.shape[1:]}".encode()
             own = self._inputs.setdefault(index, hashlib.sha256(head))
-            own.update(np.ascontiguousarray(array).data)
+            own.update(array.tobytes())  # bfloat16 has no buffer
 
     def hexdigest(self) -> str:
         """Return the digest; "" of no arrays."""

@@ -31,7 +31,7 @@ def make_functional(module: fx.GraphModule) -> bool:
     Otherwise only regions without gradients are inlined.
     """
     for node in G.calls(module.graph):
-        if node.target is _REGION:
+        if node.target is _REGION and all(u.target is operator.getitem for u in node.users):
             _inline(module, node)
     mode = G.fake_mode(module.graph)
     # checking contiguity of symbolic sizes must not specialize a dynamic dimension
@@ -148,7 +148,6 @@ def _inline(module: fx.GraphModule, call: fx.Node) -> None:
     with call.graph.inserting_before(call):
         results: Any = call.graph.graph_copy(region.graph, known)
     for user in list(call.users):
-        assert user.target is operator.getitem
         G.replace(user, results[user.args[1]])
     call.graph.erase_node(call)
 
