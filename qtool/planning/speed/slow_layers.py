@@ -17,6 +17,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
 from qtool.planning.node_decisions import NodeDecisions
+from qtool.planning.speed.channel_widths import sizes_in_file
 from qtool.planning.speed.costs import CostTable
 
 REASON = "faster in float, by the table of costs"
@@ -110,9 +111,17 @@ def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> 
     """Return the times of what can run in integers; of layers, those in `free` alone are chosen."""
     batch, calls = G.captured_batch(state.graph), list(G.calls(state.graph))
     movable = [n for n in calls if n in state.integer or n in state.passthrough or _is_clamp(n)]
+    stored = sizes_in_file(state.graph, table, state.integer)
+
+    def node_times(node: fx.Node) -> tuple[float, float]:
+        in_float, in_integers = table.node(node, batch)
+        if node in stored:  # layers in float are stored as they are
+            in_integers = table.convolution(stored[node])[True]
+        return in_float, in_integers
+
     made = [n for n in (*G.placeholders(state.graph), *calls) if n.users and G.is_float(n)]
     return Times(
-        nodes={n: table.node(n, batch) for n in movable},
+        nodes={n: node_times(n) for n in movable},
         edges={n: table.edge(n, batch) for n in made},
         fixed=frozenset(n for n in movable if _is_layer(n) and n not in free),
     )
