@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -59,8 +60,8 @@ def _widen(module: fx.GraphModule, each: ChannelSet, count: int) -> None:
             G.infer(node)
 
 
-def _set(node: fx.Node, index: int, value: object) -> None:
-    node.args = (*node.args[:index], value, *node.args[index + 1 :])  # type: ignore[assignment]
+def _set(node: fx.Node, index: int, value: Argument) -> None:
+    node.args = (*node.args[:index], value, *node.args[index + 1 :])
 
 
 def _padded(module: fx.GraphModule, operand: fx.Node, axis: int, count: int) -> fx.Node:
@@ -71,7 +72,7 @@ def _padded(module: fx.GraphModule, operand: fx.Node, axis: int, count: int) -> 
     assert isinstance(codes, fx.Node)
     assert isinstance(scale, fx.Node)
     zero = rest[0] if rest and isinstance(rest[0], fx.Node) else None
-    args: list[object] = [_stored(module, codes, axis, count, zero), scale, *rest]
+    args: list[Argument] = [_stored(module, codes, axis, count, zero), scale, *rest]
     for i, each in enumerate((scale, zero), start=1):
         along = axis if operand.target is torch_ops.dequantize_once else 0
         by_channel = operand.target is torch_ops.dequantize_once or operand.args[3] == axis

@@ -83,15 +83,17 @@ def channel_sets(graph: fx.Graph) -> Iterator[ChannelSet]:
 def is_dense(node: fx.Node) -> bool:
     """Return whether a layer mixes all its input channels, with stored weights."""
     if node.target is torch_ops.conv:
-        return node.args[6] == 1 and _has_stored_weights(node)
-    return node.target is aten.linear.default and G.rank(node) == 2 and _has_stored_weights(node)
+        return bool(node.args[6] == 1) and _has_stored_weights(node)
+    is_linear = node.target is aten.linear.default and G.rank(node) == 2
+    return is_linear and _has_stored_weights(node)
 
 
 def is_depthwise(node: fx.Node) -> bool:
     """Return whether a convolution has one input and one output channel in each group."""
     if node.target is not torch_ops.conv or node.args[6] == 1 or not _has_stored_weights(node):
         return False
-    return [*G.shape(G.source(node, 1))[:2]] == [node.args[6], 1]
+    outputs, width = G.shape(G.source(node, 1))[:2]
+    return bool(outputs == node.args[6] and width == 1)
 
 
 def _has_stored_weights(node: fx.Node) -> bool:

@@ -91,8 +91,9 @@ def _without_padding(
     module: nn.Module, values: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of the file that have channels of zeros, without these."""
-    nodes = module.graph.nodes if isinstance(module, fx.GraphModule) else ()
-    points = ((n, G.submodule(module, n)) for n in nodes if n.op == "call_module")
+    if not isinstance(module, fx.GraphModule):
+        return {}
+    points = ((n, G.submodule(module, n)) for n in module.graph.nodes)
     names = {
         value_names.quantize(p.point): G.shape(n) for n, p in points if isinstance(p, QuantPoint)
     }
