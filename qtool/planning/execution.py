@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -14,9 +15,12 @@ from qtool.core.schemes import When
 from qtool.planning import weight_only
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.plan import RESULT, Decision, Execution, Point
+from qtool.planning.speed.channel_widths import sizes_in_file
 
 BY_RECIPE = "left in float by the recipe"
 """The beginning of the reason of nodes that a recipe excepts."""
+
+_PADDED = "{} channels in the file: its kernel takes 16 at a time"
 
 
 def operator_name(node: fx.Node) -> str:
@@ -39,9 +43,18 @@ def plan_decisions(state: NodeDecisions, points: tuple[Point, ...]) -> tuple[Dec
     for point in points:
         for user in {e.user for e in point.edges}:
             inputs.setdefault(user, []).append(point.name)
-    return tuple(
+    costs = state.target.costs
+    stored = {} if costs is None else sizes_in_file(state.graph, costs, state.integer)
+    decisions = (
         _decision(state, node, batch, tuple(inputs.get(G.name_of(node), ())), names)
         for node in G.calls(state.graph)
+    )
+    widths = {G.name_of(n): s.groups for n, s in stored.items() if s.is_depthwise}
+    return tuple(
+        replace(d, channels=widths[d.node], reason=_PADDED.format(widths[d.node]))
+        if d.node in widths and d.execution is Execution.INTEGER
+        else d
+        for d in decisions
     )
 
 

@@ -115,6 +115,7 @@ class Decision:
         output: the point of its result; None: the result is float.
         codes_only: the result exists in codes only, since the kernel rounds it.
         macs_known: whether its multiply-accumulates are known.
+        channels: of a depthwise convolution in the file, with those of zeros; 0: its own.
     """
 
     node: str
@@ -126,6 +127,7 @@ class Decision:
     output: str | None = None
     codes_only: bool = False
     macs_known: bool = True
+    channels: int = 0
 
     @property
     def computes_on_codes(self) -> bool:

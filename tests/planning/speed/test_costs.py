@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -121,10 +122,10 @@ def test_a_wide_one_does_not() -> None:
 
 def test_only_the_narrow_part_of_a_network_stays_in_float() -> None:
     model = nn.Sequential(
-        chain(16, 60), nn.Conv2d(16, 256, 3, stride=4), *(nn.Conv2d(256, 256, 3) for _ in range(2))
+        chain(16, 120), nn.Conv2d(16, 256, 3, stride=4), *(nn.Conv2d(256, 256, 3) for _ in range(2))
     ).eval()
     kinds = convolutions(planned(model, 2, 16, 56, 56))
-    assert kinds[:60] == [Execution.WEIGHTS] * 60
+    assert kinds[:120] == [Execution.WEIGHTS] * 120
     assert kinds[-2:] == [Execution.INTEGER] * 2
 
 
@@ -175,3 +176,35 @@ def test_the_choice_is_the_cheapest_of_all(seed: int) -> None:
     every = itertools.product((False, True), repeat=len(named))
     costs = [priced.total(dict(zip(named, labels, strict=True))) for labels in every]
     assert priced.total(times.cheapest()) == pytest.approx(min(costs), abs=len(named))
+
+
+def widths(model: nn.Module, size: int = 28) -> list[int]:
+    """The channels that the file stores for each depthwise layer; 0: its own."""
+    recipe = Recipe(slow_layers="integer")
+    plan = planned(model.eval(), 2, 16, size, size, recipe=recipe)
+    deep = (d for d in plan.nodes if d.op == "conv" and d.node.endswith("deep"))
+    return [d.channels for d in deep]
+
+
+def separable(channels: int, results: int = 16) -> nn.Module:
+    parts = {
+        "wide": nn.Conv2d(16, channels, 1),
+        "deep": nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
+        "last": nn.Conv2d(channels, results, 1),
+    }
+    return nn.Sequential(OrderedDict(parts))
+
+
+@pytest.mark.parametrize(("channels", "stored"), [(24, 32), (72, 80), (120, 128), (64, 0), (5, 16)])
+def test_depthwise_layers_are_stored_with_channels_of_zeros(channels: int, stored: int) -> None:
+    assert widths(separable(channels)) == [stored]
+
+
+def test_zeros_that_cost_more_than_they_save_are_left_out() -> None:
+    assert widths(separable(17, 2048)) == [0]
+
+
+@pytest.mark.parametrize("name", ["onnxruntime-arm", "tflite"])
+def test_no_zeros_where_no_table_says_that_they_pay(name: str) -> None:
+    plan = planned(separable(24).eval(), 2, 16, 28, 28, on=target(name))
+    assert not any(d.channels for d in plan.nodes)

@@ -22,6 +22,7 @@ from qtool.core.graph import torch_ops
 from qtool.core.ops import Op, row_of
 from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.types import SharedWith
+from qtool.passes.channel_padding import widen_channels
 from qtool.passes.flatten_linear import stays_flat
 from qtool.passes.rewrite_rules import leading_sizes
 from qtool.planning.fake_quantize import QuantPoint
@@ -87,6 +88,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
             _split_bias(module, node, row)
     block_unplanned_fusion(module, plan, target)
     G.finish(module)
+    widen_channels(module, {d.node: d.channels for d in plan.nodes if d.channels})
     return fuse(module, target)
 
 

@@ -23,12 +23,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qtool.backends.onnx.reading import name_of, values_read
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import (
@@ -38,7 +39,7 @@ from qtool.core.graph.float_tolerance import (
     last_bit_perturbation,
 )
 from qtool.core.operator_kinds import tensors_that_jump
-from qtool.planning.fake_quantize import quant_points
+from qtool.planning.fake_quantize import QuantPoint, quant_points
 from qtool.simulation.simulation_parity import CODES, compare_points, is_close
 from qtool.verification.parity import NodeParity
 
@@ -74,7 +75,8 @@ def compare_nodes(
         for n in exported.qdq.nodes
     )
     named = dict(zip(map(name_of, exported.qdq.outputs), outputs, strict=True))
-    compared, wrong = compare_points(module, batch, named, values, discontinuous)
+    planned = {**values, **_without_padding(module, values)}
+    compared, wrong = compare_points(module, batch, named, planned, discontinuous)
     if program is not None:
         program = exported.program_as_written(program)
         codes = {n: program.from_file_codes(n, t) for n, t in values.items()}
@@ -83,6 +85,26 @@ def compare_nodes(
         kernels, wrong_kernels = _compare_kernels(program, known, discontinuous)
         compared, wrong = compared + kernels, [*wrong, *wrong_kernels]
     return NodeParity(batch.size, compared, tuple(wrong)), outputs
+
+
+def _without_padding(
+    module: nn.Module, values: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of the file that have channels of zeros, without these."""
+    if not isinstance(module, fx.GraphModule):
+        return {}
+    points = ((n, G.submodule(module, n)) for n in module.graph.nodes)
+    names = {
+        value_names.quantize(p.point): G.shape(n) for n, p in points if isinstance(p, QuantPoint)
+    }
+    return {
+        name: values[name][:, : shape[1]]
+        for name, shape in names.items()
+        if name in values
+        and len(shape) > 1
+        and isinstance(shape[1], int)
+        and values[name].shape[1] > shape[1]
+    }
 
 
 def _compare_kernels(
