@@ -32,9 +32,9 @@ def _step(node: fx.Node) -> Step | None:
             if isinstance(source, fx.Node) and _fits(source, constant):
                 return target, source, constant
     for target in (aten.div.Tensor, aten.sub.Tensor):
-        if is_call(node, target) and isinstance(node.args[0], fx.Node):
+        if is_call(node, target):
             source, constant = node.args
-            if _fits(source, constant):
+            if isinstance(source, fx.Node) and _fits(source, constant):
                 return target, source, constant
     return None
 
@@ -42,6 +42,8 @@ def _step(node: fx.Node) -> Step | None:
 def _fits(source: fx.Node, constant: Any) -> bool:
     """Return whether a constant has a value for each channel of a tensor, or one for all."""
     if source.op == "get_attr" or not G.is_float(source) or G.rank(source) not in _RANKS:
+        return False
+    if not isinstance(G.shape(source)[1], int):
         return False
     if isinstance(constant, int | float):
         return True
@@ -65,7 +67,7 @@ def _steps(last: fx.Node) -> list[Step] | None:
     is_input = node.op == "placeholder" or (
         node.target is aten._to_copy.default and G.source(node).op == "placeholder"
     )
-    return steps if is_input and isinstance(G.shape(node)[1], int) else None
+    return steps if is_input else None
 
 
 def _rewrite(module: fx.GraphModule, last: fx.Node, steps: list[Step]) -> None:
