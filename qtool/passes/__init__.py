@@ -14,6 +14,7 @@ from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.hard_swish_forms import hard_swish_forms
+from qtool.passes.input_affine import input_affine
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.packed_projections import packed_projections
@@ -52,6 +53,7 @@ FOR_TARGETS = {
         channel_shuffle,
         experts,
         hard_swish,
+        input_affine,
         keep_bias,
         merge_groups,
         pad_channels,

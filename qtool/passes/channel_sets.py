@@ -62,6 +62,8 @@ def channel_sets(graph: fx.Graph) -> Iterator[ChannelSet]:
     Args:
         graph: a canonical float graph, or one with quantize and dequantize between its operators.
     """
+    if not any(map(is_depthwise, G.calls(graph))):
+        return
     roots = _Roots()
     for node in G.calls(graph):
         if _is_inside(node):
@@ -139,10 +141,11 @@ def _is_inside(node: fx.Node) -> bool:
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or not _is_image(source):
         return False
+    if not all(isinstance(G.shape(n)[1], int) for n in (node, source)):
+        return False  # comparing a dynamic size would fix it
     if node.target in _PAIRS:
         return _pairs_by_channel(node)
-    row = row_of(node)
-    same = isinstance(G.shape(node)[1], int) and G.shape(node)[1] == G.shape(source)[1]
+    row, same = row_of(node), bool(G.shape(node)[1] == G.shape(source)[1])
     if is_depthwise(node) or node.target in _CODES or (row is not None and row.key in _KEEP):
         return same
     if node.target is aten.mean.dim:
@@ -160,7 +163,7 @@ def _pairs_by_channel(node: fx.Node) -> bool:
             continue
         shape = G.shape(operand)
         axis = 1 - (rank - len(shape))  # of the channels, after broadcasting
-        if axis >= 0 and shape[axis] not in (1, width):
+        if axis >= 0 and not (isinstance(shape[axis], int) and shape[axis] in (1, width)):
             return False
         if not _is_stored(operand) and not (len(shape) == rank and shape[1] == width):
             return False

@@ -24,6 +24,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.core.ops import row_of
 from qtool.core.windows import spans, window_count
 from qtool.passes.rewrite_rules import Rule, insert_before, ints
 
@@ -271,7 +272,15 @@ def _mean(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _is_image(x: fx.Node) -> bool:
-    """Return whether a mean over dims (2, ...) is a pool; rank 3 may be [batch, time, features]."""
+    """Return whether a mean over dims (2, ...) is a pool. Three dimensions may be [batch, time,
+    features]; they are a signal where a convolution gives it."""
+    node: object = x
+    while G.rank(x) == 3 and isinstance(node, fx.Node) and node.op == "call_function":
+        if node.target is torch_ops.conv:
+            return True
+        row = row_of(node)
+        by_channel = row is not None and (row.flat or row.homogeneous)
+        node = node.args[0] if by_channel or node.target is aten.batch_norm.default else None
     return G.rank(x) in (4, 5)
 
 

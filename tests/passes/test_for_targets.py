@@ -135,6 +135,32 @@ def test_rewrites(name: str, model: Callable[[], nn.Module], count: int, ops: st
     assert [op for op in result.ops() if op not in ("sym_size", "floordiv", "mul_1")] == ops.split()
 
 
+def _normalized(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    return layer((x / 255 - torch.tensor([0.5, 0.4, 0.3, 0.2]).view(4, 1, 1)) / 0.25)
+
+
+@named_cases(
+    "function, count",
+    ("as of images", _normalized, 1),
+    ("factor and summand", lambda x, c: c(1.5 + 2 * x), 1),
+    ("factor", lambda x, c: c(x / 128), 1),
+    ("behind a pad", lambda x, c: c(F.pad(x - 1, (1, 1, 1, 1))), 1),
+    ("with a second reader", lambda x, c: c(y := x * 2 + 1) + y.mean(), 0),
+    ("of a number over the input", lambda x, c: c(1 / (x * x + 1)), 0),
+    ("by pixel", lambda x, c: c(x * torch.ones(6)), 0),
+    ("of two inputs of the layer", lambda x, c: c(x * x), 0),
+    ("behind an activation", lambda x, c: c(F.relu(x) * 2 + 1), 0),
+    ("none", lambda x, c: c(x), 0),
+)
+def test_normalisation_of_the_input(function: Callable[..., object], count: int) -> None:
+    model = Function(function, nn.Conv2d(4, 5, 3, padding=1))
+    result = rewritten(model, IMAGE, passes=[*CANONICAL, FOR_TARGETS["input_affine"]])
+    assert result.counts["input_affine"] == count
+    assert result.ops().count("conv") == 1 + count
+    if count:
+        assert not {"mul", "div", "sub"} & set(result.ops())
+
+
 @named_cases(
     "conv, count",
     ("colours", lambda: nn.Conv2d(3, 16, 3), 1),

@@ -155,6 +155,12 @@ class LitertFile:
             sizes = tensor.signature or tensor.shape
             shape = tuple(sizes[order.index(i)] for i in range(rank))
             params = affine_of(tensor) if is_codes(tensor) else None
+            if (
+                isinstance(layout, dict)
+                and params is not None
+                and _are_numbers(tensor.type, params)
+            ):
+                params = None
             ports.append(Port(name, tensor.type, shape, order, params))
         return ports
 
@@ -269,6 +275,11 @@ def _layer(tensor: str) -> str:
     while name.rpartition(".")[2] in _HELPERS and name.rpartition(".")[0]:
         name = name.rpartition(".")[0]
     return name
+
+
+def _are_numbers(dtype: str, params: Affine) -> bool:
+    """Return whether codes are the numbers themselves: bytes, in a file of qtool."""
+    return dtype == "uint8" and float(params.scale) == 1 and int(params.zero_point) == 0
 
 
 def _range(params: Affine) -> tuple[float, float]:

@@ -131,6 +131,39 @@ def test_the_interface_of_a_network_that_normalizes_its_images(
     assert result.fidelity.worst > 30
 
 
+def test_a_microcontroller_takes_bytes_and_normalizes_them_in_integers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8)
+    model = qtool.quantize(Normalized().eval(), [images], target="tflite-micro", accuracy="fast")
+    path = tmp_path / "model.tflite"
+    result = model.export(path)
+    assert result is not None
+    assert result.passed
+    assert result.fidelity.worst > 30
+    expected = Counter(QUANTIZE=1, DEPTHWISE_CONV_2D=1, CONV_2D=1, MEAN=1, RESHAPE=1)
+    assert kinds(path) == expected
+    assert TfliteFile(path).inputs[0].dtype == "uint8"
+    assert qtool.verify(path, [images]).passed
+
+
+def test_a_microcontroller_takes_the_mean_of_a_signal(tmp_path: Path) -> None:
+    class Signal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.norm(self.conv(x)).relu().mean(-1))
+            return scores
+
+    data = [torch.randn(32, 3, 20, generator=torch.Generator().manual_seed(0))]
+    model = qtool.quantize(Signal().eval(), data, target="tflite-micro", accuracy="fast")
+    result = model.export(tmp_path / "model.tflite")
+    assert result is not None
+    assert result.passed
+    assert "MEAN" in kinds(tmp_path / "model.tflite")
+
+
 def test_other_names_of_layouts_and_targets_are_refused(tmp_path: Path) -> None:
     model = converted("digits", "tflite")
     with pytest.raises(OptionError, match="unknown layout 'hwcn'"):

@@ -24,6 +24,7 @@ from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.linear import find_split_outputs
 from qtool.backends.tflite.export.values import (
+    PIXELS,
     Layout,
     Parts,
     Stored,
@@ -209,12 +210,24 @@ def _inputs(writer: Writer, graph: G.FloatGraph, layout: Layout) -> list[Value]:
         params = params_of(writer, quantizers[0]) if quantizers else None
         same = all(equal(params_of(writer, q), params) for q in quantizers if params is not None)
         as_codes = layout.int8 and same and len(quantizers) == len(node.users) and bool(quantizers)
+        if layout.int8 and _is_pixels(node):
+            params, as_codes, quantizers = PIXELS, True, []
         value = writer.tensor_like(described.name, node, order, params if as_codes else None)
         writer.values[node] = value
         if as_codes:
             writer.values |= dict.fromkeys(quantizers, value)
         values.append(value)
     return values
+
+
+def _is_pixels(node: fx.Node) -> bool:
+    """Return whether an input of bytes is read as whole numbers, which are quantized at once."""
+    casts = list(node.users)
+    return G.value(node).dtype is torch.uint8 and all(
+        cast.target is torch.ops.aten._to_copy.default
+        and all(user.target is torch_ops.quantize for user in cast.users)
+        for cast in casts
+    )
 
 
 def _is_image(node: fx.Node) -> bool:

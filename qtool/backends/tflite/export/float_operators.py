@@ -18,10 +18,10 @@ from qtool.backends.tflite.export import (
     layers,
     moves,
 )
-from qtool.backends.tflite.export.elementwise import aligned, last_axis
+from qtool.backends.tflite.export.elementwise import aligned, equal, last_axis
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.linear import dynamic_linear, linear
-from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
+from qtool.backends.tflite.export.values import PIXELS, Stored, Value, channels_last, identity
 from qtool.backends.tflite.export.writer import DTYPES, Writer
 from qtool.backends.tflite.file.schema import ELEMENT_TYPES
 from qtool.core import graph as G
@@ -116,6 +116,8 @@ def _cast(writer: Writer, node: fx.Node) -> Value | Stored:
     wanted = G.value(node).dtype
     if isinstance(value, Stored):
         return Stored(value.name, value.real().to(wanted))
+    if value.params is not None and equal(value.params, PIXELS):
+        return value  # QUANTIZE reads bytes
     x = writer.floats(node.args[0]) if value.params is not None else value
     if x.dtype == DTYPES.get(wanted):
         return x

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field
 import torch
 
 from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT8
 
 _PRIME = 10007  # no size of a network is a multiple
+
+PIXELS = QuantParams(UINT8, torch.tensor(1.0), torch.tensor(0))
+"""Parameters of bytes that are the numbers themselves: an input of uint8."""
 
 Codes = QuantParams | None
 """Parameters of a result; None in float."""
