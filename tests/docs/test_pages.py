@@ -165,14 +165,17 @@ WEB = web_folder() / "node_modules" / "onnxruntime-web" / "dist" / "ort.node.min
 def test_the_program_of_a_browser_runs_in_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (program,) = (b.text for b in blocks("docs/device-browser.md") if "import * as ort" in b.text)
+    texts = [b.text for b in blocks("docs/devices.md")]
+    (program,) = (text for text in texts if "import * as ort" in text)
     assert '"onnxruntime-web"' in program
     (tmp_path / "program.mjs").write_text(program.replace("onnxruntime-web", str(WEB)))
     for name in ("examples", "calib_data"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     (convert,) = (
-        b.text for b in blocks("docs/device-browser.md") if b.text.startswith("qtool quantize")
+        text
+        for text in texts
+        if text.startswith("qtool quantize") and "--target onnxruntime-web " in text
     )
     run_command(convert.replace("\\\n", " ").split())
     done = subprocess.run(
