@@ -119,6 +119,7 @@ def test_the_layers_are_those_that_are_checked() -> None:
 
 @pytest.mark.parametrize("heading", ["What a new reader asks", "Where is ...?"])
 def test_what_the_architecture_names_exists(heading: str) -> None:
+    """A name stands behind the package, or the file, that defines it."""
     section = ARCHITECTURE.partition(f"## {heading}")[2].partition("\n## ")[0]
     answers = re.sub(r"^\| [^|]+ \|", "", section.split("\n\n", 2)[2], flags=re.MULTILINE)
     named = re.findall(r"`(.+?)`", answers)
@@ -127,7 +128,8 @@ def test_what_the_architecture_names_exists(heading: str) -> None:
         if "/" in name:
             path = ROOT / ("" if name.startswith(("cli/", "tests/")) else "qtool") / name
             assert path.exists(), name
-            text = path.read_text("utf-8") if path.is_file() else ""
+            files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            text = "\n".join(file.read_text("utf-8") for file in files)
         elif not name.startswith("-"):
             defined = rf"^ *(def|class) {name}\b|^( {{4}})?{name}\b.*( = |: )"
             assert re.search(defined, text, re.MULTILINE), name
