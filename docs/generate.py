@@ -147,6 +147,6 @@ def _type_text(hint: Any, nested: dict[str, type]) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "report": json_documents,
-    "what-works": operators,
+    "targets": operators,
 }
 """Page -> what makes its part."""

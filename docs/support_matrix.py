@@ -1,4 +1,4 @@
-"""The table of operators and targets in docs/what-works.md."""
+"""The table of operators and targets in docs/targets.md."""
 
 from __future__ import annotations
 

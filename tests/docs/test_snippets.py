@@ -28,8 +28,7 @@ from tests.docs.snippets import (
 
 NEEDS = {
     "examples/detector/README.md": "pycocotools",
-    "docs/device-raspberry-pi.md": "ai_edge_litert",
-    "docs/device-android.md": "ai_edge_litert",
+    "docs/devices.md": "ai_edge_litert",
     "docs/tutorial-transformer.md": "transformers",
 }
 """What pages need that is no part of every installation."""

@@ -15,7 +15,7 @@ from tests.cli.float_onnx import write_float_onnx
 from tests.docs.snippets import ROOT, blocks
 
 pytest.importorskip("olive", reason="Olive is not installed: install the package olive-ai")
-PAGE = "docs/inside-other-tools.md"
+PAGE = "docs/other-tools.md"
 DATA = """
 import numpy as np
 from olive.data.registry import Registry
