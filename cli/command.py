@@ -43,7 +43,7 @@ GROUPS = {
     "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
-    "repaired_file title history junit badge markdown provenance config "
+    "repaired_file title history junit badge markdown provenance document report config "
     "as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
