@@ -17,6 +17,7 @@ def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Pa
     Raises:
         click.BadParameter: it does not; a model from Python has no files to read block by block.
     """
+    value = source_options.from_cache(ctx, param, value)
     if value.exists():
         return value
     raise click.BadParameter(

@@ -56,7 +56,7 @@ def command(
     """Run MODEL on calibration data and write the statistics of its tensors.
 
     MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder.
+    transformers or timm model folder, also by its hub id if it is in the local cache (org/model).
 
     \b
     Example:

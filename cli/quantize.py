@@ -88,8 +88,8 @@ def command(
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
     MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder. A folder or an .onnx file that takes more than --memory is
-    converted block by block.
+    transformers or timm model folder, also by its hub id if it is in the local cache (org/model).
+    A folder or an .onnx file that takes more than --memory is converted block by block.
 
     \b
     Example:

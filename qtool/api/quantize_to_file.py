@@ -19,6 +19,7 @@ from qtool.api.stored_model import (
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.errors import OptionError
+from qtool.core.hub_cache import local_model
 from qtool.core.numpy_files import check_source
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import CallEdit
@@ -74,7 +75,7 @@ def quantize_to_file(
             raise OptionError(
                 f"{name} is a {type(value).__name__}", CallEdit(f"give qtool.{kind}(...)")
             )
-    source = model if isinstance(model, str | Path) else None
+    source = local_model(str(model)) if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     chosen = (options or QuantizeOptions()).for_format(target.format)
