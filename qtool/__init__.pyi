@@ -17,7 +17,10 @@ from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
 from qtool.api.other_cpus import verify_on as verify_on, verify_on_webgpu as verify_on_webgpu
 from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
-from qtool.api.quantize_to_file import quantize_to_file as quantize_to_file
+from qtool.api.quantize_to_file import (
+    quantize_to_file as quantize_to_file,
+    quantize_to_files as quantize_to_files,
+)
 from qtool.api.quantized_file import (
     EvaluationData as EvaluationData,
     FileOptions as FileOptions,
@@ -52,7 +55,7 @@ from qtool.core.errors import (
     RanksError as RanksError,
     VerificationError as VerificationError,
 )
-from qtool.distributed import within as within
+from qtool.distributed import use_process_group as use_process_group
 from qtool.evaluation.bench import bench as bench
 from qtool.evaluation.evaluation import Evaluation as Evaluation
 from qtool.evaluation.file_contents import (
@@ -67,8 +70,8 @@ from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOpti
 from qtool.evaluation.report.report import Report as Report
 from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model
 from qtool.api.data import load_data as load_data
-from qtool.frontends.data.recordings import with_states as with_states
-from qtool.frontends.huggingface.meta_init import without_weights as without_weights
+from qtool.frontends.data.recordings import unroll_recordings as unroll_recordings
+from qtool.frontends.huggingface.meta_init import init_empty_weights as init_empty_weights
 from qtool.frontends.load_model import load_model as load_model
 from qtool.frontends.onnx import load_onnx as load_onnx
 from qtool.planning.plan import QuantPlan as QuantPlan

@@ -30,6 +30,7 @@ from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
@@ -64,7 +65,7 @@ def calibrate(
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
 ) -> Calibration:
     """Observe the ranges of a model's tensors on data.
@@ -199,7 +200,7 @@ def quantize(
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
 ) -> QuantizedModel:
     """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.

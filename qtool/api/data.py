@@ -63,7 +63,7 @@ def load_data(
             (of folders, or in a file): a list, names separated by commas, or a file with one per
             line. By default classes.txt in the folder, else as for `class_numbers`.
         states: the source has recordings for a recurrent `model`: each file of arrays, or batch of
-            a function, has a row per step. Output -> input, or "auto"; see `with_states`.
+            a function, has a row per step. Output -> input, or "auto"; see `unroll_recordings`.
         column: names of the columns of a table to use, a list or separated by commas: of numbers,
             or of a text, of two texts or a conversation. By default texts in columns with usual
             names, else all numbers.

@@ -11,6 +11,7 @@ from qtool.backends.onnxruntime.readable import ReadableOnnx
 from qtool.backends.onnxruntime.two_sessions import compare_sessions
 from qtool.backends.open_files import check_quantized, open_readable
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
@@ -25,7 +26,7 @@ def verify(
     *,
     samples: int = 256,
     batch_size: int = 32,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> FileCheck:
     """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
 

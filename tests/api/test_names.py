@@ -34,7 +34,7 @@ FUNCTIONS = (
     "quantize_by_blocks",
     "report",
     "verify",
-    "within",
+    "use_process_group",
 )
 CLASSES = (
     "Bench",
@@ -54,7 +54,7 @@ CLASSES = (
     "ReportOptions",
     "SelfCheck",
     "Verification",
-    "without_weights",  # a context, called as a function
+    "init_empty_weights",  # a context, called as a function
 )
 ERRORS = tuple(
     name for name, kind in vars(errors).items() if inspect.isclass(kind) and name != "annotations"
