@@ -32,6 +32,7 @@ class QuantizeOptions:
     mode: str | None = None
     accuracy: str | None = None
     recover: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
     dynamic: DynamicSizes | None = None
     measure: str | Path | None = None
 
@@ -55,7 +56,8 @@ class QuantizeOptions:
 
     def as_recipe(self) -> Recipe:
         """Return the recipe with the mode, the accuracy and the steps."""
-        return Recipe.of(self.recipe, self.mode, self.accuracy, self.recover)
+        options = (self.mode, self.accuracy, self.recover, self.ignore)
+        return Recipe.of(self.recipe, *options)
 
     def for_format(self, name: str) -> QuantizeOptions:
         """Return the options with the target of files of a format, `target_for`.

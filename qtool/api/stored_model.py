@@ -114,8 +114,8 @@ def quantize_by_blocks(
         evaluation: data to measure the accuracy of the file on. The float model runs next to it,
             as a temporary file, where both fit into `memory`; `QuantizedFile.unmeasured` says where
             not.
-        options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
-            Of the recovery steps those run that need no more than a block (`Step.scope`).
+        options: target, observer, recipe, mode, accuracy, recover, ignore and dynamic, as for
+            `quantize`. Of the steps those run that need no more than a block (`Step.scope`).
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
