@@ -29,6 +29,7 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.memory import relaxed_gc, return_free_memory
+from qtool.core.option_names import Accuracy, Mode
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, OtherFile
@@ -60,8 +61,8 @@ def calibrate(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
     ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
@@ -110,8 +111,8 @@ def convert(
     scales: str | Path | None = None,
     target: str | None = None,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
     ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
@@ -197,8 +198,8 @@ def quantize(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
     ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,

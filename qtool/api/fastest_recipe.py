@@ -14,7 +14,7 @@ from qtool.backends.table import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
 from qtool.core.log import unlogged
-from qtool.core.option_names import suffixes_of
+from qtool.core.option_names import Accuracy, Mode, suffixes_of
 from qtool.core.remedies import Omission
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
@@ -35,8 +35,8 @@ def fastest_recipe(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
     ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,

@@ -11,6 +11,7 @@ from qtool.api.conversion import convert, quantize
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.core.data import peek
+from qtool.core.option_names import Accuracy, Mode
 from qtool.core.progress import Bars
 from qtool.distributed import DataShard, current, use_process_group
 from qtool.evaluation.options import ReportOptions
@@ -37,8 +38,8 @@ def report_model(
     target: str | None,
     observer: str | None,
     recipe: Any,
-    mode: str | None,
-    accuracy: str | None,
+    mode: Mode | None,
+    accuracy: Accuracy | None,
     dynamic: DynamicSizes | None,
     bars: Bars,
 ) -> Report:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qtool.core.atomic import check_writable
 from qtool.core.errors import FileError
-from qtool.core.option_names import RECIPE_SUFFIXES
+from qtool.core.option_names import RECIPE_SUFFIXES, Accuracy, Mode
 from qtool.core.remedies import OtherFile
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
 from qtool.planning.recipe import Recipe
@@ -29,8 +29,8 @@ class QuantizeOptions:
     target: str | None = None
     observer: str = DEFAULT_OBSERVER
     recipe: Any = None
-    mode: str | None = None
-    accuracy: str | None = None
+    mode: Mode | None = None
+    accuracy: Accuracy | None = None
     recover: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
     dynamic: DynamicSizes | None = None
