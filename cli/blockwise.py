@@ -17,6 +17,7 @@ def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Pa
     Raises:
         click.BadParameter: it does not; a model from Python has no files to read block by block.
     """
+    value = source_options.from_cache(ctx, param, value)
     if value.exists():
         return value
     raise click.BadParameter(
@@ -40,6 +41,7 @@ def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Pa
     options.mode,
     options.accuracy,
     options.recover,
+    options.ignore,
     source_options.dynamic,
     click.option(
         "--block",
@@ -62,6 +64,7 @@ def command(
     mode: str | None,
     accuracy: str | None,
     recover: str | None,
+    ignore: tuple[str, ...],
     dynamic: tuple[str, ...],
     block: int,
     min_sqnr: float | None,
@@ -95,6 +98,7 @@ def command(
         mode,
         accuracy,
         options.names(recover),
+        ignore or None,
         parsed_options.parse_dynamic(dynamic),
     ).for_format(place.format)
     sizes = block << 20, self_test_memory(output_, LIMIT)

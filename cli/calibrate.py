@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     options.mode,
     options.accuracy,
     options.recover,
+    options.ignore,
     source_options.dynamic,
     options.json_,
 )
@@ -50,13 +51,14 @@ def command(
     mode: str | None,
     accuracy: str | None,
     recover: str | None,
+    ignore: tuple[str, ...],
     dynamic: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Run MODEL on calibration data and write the statistics of its tensors.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, a transformers
+    or timm model folder, or the hub id of one in the local cache (org/model).
 
     \b
     Example:
@@ -93,6 +95,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
+        ignore=ignore or None,
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.stage("calibrating", output.length_of(share)),
         format=kind,

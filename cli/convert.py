@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     options.mode,
     options.accuracy,
     options.recover,
+    options.ignore,
     source_options.dynamic,
     options.min_coverage,
     options.min_sqnr,
@@ -63,6 +64,7 @@ def command(
     mode: str | None,
     accuracy: str | None,
     recover: str | None,
+    ignore: tuple[str, ...],
     dynamic: tuple[str, ...],
     min_coverage: float | None,
     min_sqnr: float | None,
@@ -105,6 +107,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
+        ignore=ignore or None,
         dynamic=parsed_options.parse_dynamic(dynamic),
     )
     path = place.path if writer is None else writer.path("", quantized.plan)

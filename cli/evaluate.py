@@ -21,7 +21,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.command("evaluate", cls=Command)
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
-    click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
+    source_options.float_model,
     source_options.weights,
     options.other_model,
     source_options.data,

@@ -12,7 +12,7 @@ from qtool.cli.command import Command
 @click.command("explain", cls=Command)
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
-    click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
+    source_options.float_model,
     source_options.weights,
     source_options.data,
     options.labels,

@@ -126,6 +126,13 @@ recover = click.option(
     default=None,
     help=f"Run exactly these accuracy recovery steps: {', '.join(name_types.STEPS.known)}.",
 )
+ignore = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="NODE",
+    help="Leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and an "
+    "operator such as op:linear. Repeatable.",
+)
 measure = click.option(
     "--measure",
     type=Path_,

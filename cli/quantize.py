@@ -42,6 +42,7 @@ from qtool.core import formats
     options.mode,
     options.accuracy,
     options.recover,
+    options.ignore,
     options.measure,
     source_options.dynamic,
     options.min_coverage,
@@ -77,6 +78,7 @@ def command(
     mode: str | None,
     accuracy: str | None,
     recover: str | None,
+    ignore: tuple[str, ...],
     measure: Path | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
@@ -87,9 +89,9 @@ def command(
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
-    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder. A folder or an .onnx file that takes more than --memory is
-    converted block by block.
+    MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, a transformers
+    or timm model folder, or the hub id of one in the local cache (org/model). A folder or an .onnx
+    file that takes more than --memory is converted block by block.
 
     \b
     Example:
@@ -127,6 +129,7 @@ def command(
         mode,
         accuracy,
         options.names(recover),
+        ignore or None,
         parsed_options.parse_dynamic(dynamic),
         measure,
     ).for_format(place.format)

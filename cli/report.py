@@ -22,7 +22,11 @@ from qtool.evaluation.options import ReportOptions
     source_options.weights,
     source_options.data_unless("a stored report"),
     options.report_folder(True, "Folder for the report."),
-    click.option("--model", help="Float model of FILE, in a form of MODEL or as a file."),
+    click.option(
+        "--model",
+        callback=source_options.from_cache,
+        help="Float model of FILE, in a form of MODEL or as a file.",
+    ),
     options.other_model,
     click.option(
         "--calibration",

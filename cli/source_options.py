@@ -15,6 +15,7 @@ import click
 from qtool.cli.number_types import COUNT, Real
 
 from qtool.core.errors import QtoolError
+from qtool.core.hub_cache import local_model
 from qtool.core.path_arguments import model_file
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,7 +101,18 @@ def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-model = click.argument("model")
+def from_cache(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Return the folder of a model in the local Hugging Face cache; other values as they are."""
+    return value if value is None else type(value)(local_model(str(value)))
+
+
+model = click.argument("model", callback=from_cache)
+float_model = click.option(
+    "--model",
+    required=True,
+    callback=from_cache,
+    help="The float model, as for `qtool quantize`.",
+)
 task = _context_option(
     "task",
     "--task",

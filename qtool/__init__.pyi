@@ -1,5 +1,7 @@
 """The public names and their modules: type checkers read this file, and so does `qtool`."""
 
+from qtool.algorithms.conversion_state import ConversionState as ConversionState
+from qtool.algorithms.pipeline import Step as Step
 from qtool.algorithms.registry import register_step as register_step
 from qtool.api.conversion import calibrate as calibrate, convert as convert, quantize as quantize
 from qtool.api.evaluation import evaluate as evaluate
@@ -17,7 +19,10 @@ from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
 from qtool.api.other_cpus import verify_on as verify_on, verify_on_webgpu as verify_on_webgpu
 from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
-from qtool.api.quantize_to_file import quantize_to_file as quantize_to_file
+from qtool.api.quantize_to_file import (
+    quantize_to_file as quantize_to_file,
+    quantize_to_files as quantize_to_files,
+)
 from qtool.api.quantized_file import (
     EvaluationData as EvaluationData,
     FileOptions as FileOptions,
@@ -29,12 +34,15 @@ from qtool.api.reports import compare as compare, report as report
 from qtool.api.stored_model import quantize_by_blocks as quantize_by_blocks
 from qtool.api.tuned_model import TunedModel as TunedModel
 from qtool.api.tuning import explain as explain, tune as tune
+from qtool.backends.model_file import FileFormat as FileFormat
+from qtool.backends.onnx.export import write_float as write_float
 from qtool.backends.onnxruntime.emulation import (
     CpuComparison as CpuComparison,
     CpuResult as CpuResult,
     WebGpuComparison as WebGpuComparison,
     emulators as emulators,
 )
+from qtool.backends.runtime import Runtime as Runtime
 from qtool.calibration.calibration import Calibration as Calibration
 from qtool.core.errors import (
     CalibrationError as CalibrationError,
@@ -52,7 +60,9 @@ from qtool.core.errors import (
     RanksError as RanksError,
     VerificationError as VerificationError,
 )
-from qtool.distributed import within as within
+from qtool.core.option_names import Accuracy as Accuracy, Mode as Mode
+from qtool.core.types import Change as Change
+from qtool.distributed import use_process_group as use_process_group
 from qtool.evaluation.bench import bench as bench
 from qtool.evaluation.evaluation import Evaluation as Evaluation
 from qtool.evaluation.file_contents import (
@@ -65,21 +75,30 @@ from qtool.evaluation.latency.bench import Bench as Bench
 from qtool.evaluation.measure.model_contents import ModelContents as ModelContents
 from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOptions
 from qtool.evaluation.report.report import Report as Report
+from qtool.evaluation.speedup import Speedup as Speedup
 from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model
 from qtool.api.data import load_data as load_data
-from qtool.frontends.data.recordings import with_states as with_states
-from qtool.frontends.huggingface.meta_init import without_weights as without_weights
+from qtool.frontends.data.recordings import unroll_recordings as unroll_recordings
+from qtool.frontends.huggingface.meta_init import init_empty_weights as init_empty_weights
 from qtool.frontends.load_model import load_model as load_model
 from qtool.frontends.onnx import load_onnx as load_onnx
+from qtool.metrics.metric import Metric as Metric
+from qtool.passes import GraphPass as GraphPass
 from qtool.planning.plan import QuantPlan as QuantPlan
+from qtool.planning.recipe import Recipe as Recipe, Rule as Rule
+from qtool.planning.targets import KernelRule as KernelRule, Target as Target
 from qtool.search.explanation import Explanation as Explanation
 from qtool.search.fastest_recipe import FastestRecipe as FastestRecipe
 from qtool.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
 from qtool.verification import (
     Coverage as Coverage,
     Exactness as Exactness,
+    Fidelity as Fidelity,
     FileCheck as FileCheck,
+    Parity as Parity,
+    Portability as Portability,
     SelfCheck as SelfCheck,
+    SessionCheck as SessionCheck,
     Verification as Verification,
 )
 

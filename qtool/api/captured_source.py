@@ -19,6 +19,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import CaptureError, VerificationError
 from qtool.core.graph import FloatGraph
+from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.distributed import Ranks
 from qtool.distributed.first_batch import broadcast_first_batch
@@ -100,7 +101,7 @@ def measure_accuracy(
     labels: ArrayLike | None = None,
     *,
     alone: bool = False,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> Accuracy:
     """Run an exported file and its float model on data, without timing them.
 

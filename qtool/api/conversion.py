@@ -29,7 +29,9 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.memory import relaxed_gc, return_free_memory
+from qtool.core.option_names import Accuracy, Mode
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
@@ -59,12 +61,13 @@ def calibrate(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
 ) -> Calibration:
     """Observe the ranges of a model's tensors on data.
@@ -73,8 +76,8 @@ def calibrate(
     which may be empty; all get the statistics of all data.
 
     Args:
-        model, data, observer, recipe, mode, recover, dynamic, samples, progress, format: as for
-            `quantize`.
+        model, data, observer, recipe, mode, recover, ignore, dynamic, samples, progress, format: as
+            for `quantize`.
         target: its plan selects the tensors to observe.
         accuracy: as for `quantize`; calibration keeps the samples that its steps need.
 
@@ -85,7 +88,7 @@ def calibrate(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    options = (recipe, mode, accuracy, recover)
+    options = (recipe, mode, accuracy, recover, ignore)
     plain = Recipe.of(*options)
     captured, _, data = capture_data(model, data, dynamic, samples)
     plan = captured.plan(target, observer, captured.recipe(target, *options))
@@ -108,9 +111,10 @@ def convert(
     scales: str | Path | None = None,
     target: str | None = None,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     sample: Any = None,
 ) -> QuantizedModel:
@@ -123,9 +127,9 @@ def convert(
             this model, which is a float ONNX file, or encodings of AIMET. Steps that change tensors
             before the scales do not run; without a calibration none does.
         target: by default that of the calibration.
-        recipe, mode, accuracy, recover: as for `quantize`; by default those of the calibration.
-            They may leave more in float than the calibration did, but not less: tensors that were
-            not observed have no range.
+        recipe, mode, accuracy, recover, ignore: as for `quantize`; by default those of the
+            calibration. They may leave more in float than the calibration did, but not less:
+            tensors that were not observed have no range.
         dynamic: see `capture_model`; by default that of the calibration.
         sample: a batch to verify exports with; by default samples that the calibration stores, or
                 random values in its ranges.
@@ -135,7 +139,7 @@ def convert(
             this one.
         PlanError: the recipe does not fit the model.
     """
-    options = (recipe, mode, accuracy, recover)
+    options = (recipe, mode, accuracy, recover, ignore)
     if calibration is None:
         if scales is None:
             raise CalibrationError("give a calibration, a file of scales, or both")
@@ -175,7 +179,7 @@ def convert(
         )
     name = target or calibration.target
     chosen = calibration.recipe
-    if options != (None,) * 4:
+    if options != (None,) * 5:
         chosen = captured.recipe(name, *options)
     if scales is not None:
         chosen = steps_with_scales(chosen, has_samples=True)
@@ -194,12 +198,13 @@ def quantize(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
 ) -> QuantizedModel:
     """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.
@@ -225,6 +230,8 @@ def quantize(
             that no rule of the recipe selects.
         accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy.
         recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
+        ignore: nodes that stay in float, as rules {"as": "float"} of the recipe: names as the plan
+            prints them, globs ("head.*"), "re:" and a regex, or "op:" and an operator.
         dynamic: see `capture_model`.
         samples: use the first ones of the data only, this many; by default all.
         progress: wraps the iterable of batches, for a progress bar.
@@ -241,7 +248,7 @@ def quantize(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    options = (recipe, mode, accuracy, recover)
+    options = (recipe, mode, accuracy, recover, ignore)
     plain = Recipe.of(*options)
 
     def plan_of(captured: Captured) -> QuantPlan:

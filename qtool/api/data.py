@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qtool.core.hub_cache import local_model
 from qtool.core.label_names import check_label_array
 from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.torch_package import has_torch, torch_error
@@ -45,7 +46,8 @@ def load_data(
             `Dataset.save_to_disk` wrote.
         batch_size: samples per batch.
         model: the model that takes the batches, if it is loaded.
-        folder: a local folder with a tokenizer, image processor or feature extractor.
+        folder: a local folder with a tokenizer, image processor or feature extractor, or the hub
+            id of one in the local Hugging Face cache.
         model_folder: the folder to take in place of `folder` where the data needs one.
         transform: preprocessing of images or sounds: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
@@ -61,7 +63,7 @@ def load_data(
             (of folders, or in a file): a list, names separated by commas, or a file with one per
             line. By default classes.txt in the folder, else as for `class_numbers`.
         states: the source has recordings for a recurrent `model`: each file of arrays, or batch of
-            a function, has a row per step. Output -> input, or "auto"; see `with_states`.
+            a function, has a row per step. Output -> input, or "auto"; see `unroll_recordings`.
         column: names of the columns of a table to use, a list or separated by commas: of numbers,
             or of a text, of two texts or a conversation. By default texts in columns with usual
             names, else all numbers.
@@ -75,7 +77,7 @@ def load_data(
     """
     options = {
         "model": model,
-        "folder": folder,
+        "folder": None if folder is None else local_model(str(folder)),
         "model_folder": model_folder,
         "transform": transform,
         "max_length": max_length,

@@ -14,6 +14,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.evaluation.evaluate import evaluate_files
@@ -41,7 +42,7 @@ def evaluate(
     seconds: float = 2.0,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     other_model: bool = False,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """Compare a quantized file with its float model: accuracy, size, latency, integer share.
 

@@ -14,7 +14,7 @@ from qtool.backends.table import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
 from qtool.core.log import unlogged
-from qtool.core.option_names import suffixes_of
+from qtool.core.option_names import Accuracy, Mode, suffixes_of
 from qtool.core.remedies import Omission
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
@@ -35,9 +35,10 @@ def fastest_recipe(
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     recover: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     format: str | None = None,  # noqa: A002  # the usual name
     seconds: float = 1.0,
@@ -48,7 +49,8 @@ def fastest_recipe(
     time counts here; `tune` weighs it against accuracy.
 
     Args:
-        model, target, observer, mode, accuracy, recover, dynamic, format: as for `quantize`.
+        model, target, observer, mode, accuracy, recover, ignore, dynamic, format: as for
+            `quantize`.
         data: as for `quantize`; only its first batch is used.
         recipe: fixes the layers that its rules select; the others are chosen.
         seconds: time limit for each file that is timed; at least a few runs are.
@@ -63,10 +65,11 @@ def fastest_recipe(
     kind = format or own_format(target)
     targets.check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
-    Recipe.of(recipe, mode, accuracy, recover)  # errors before the model is captured
+    options = (recipe, mode, accuracy, recover, ignore)
+    Recipe.of(*options)  # errors before the model is captured
     with unlogged():
         captured, first, _ = capture_data(model, data, dynamic)
-        whole = captured.recipe(target, recipe, mode, accuracy, recover)
+        whole = captured.recipe(target, *options)
         # the steps change values, not times
         plan = captured.plan(
             target,

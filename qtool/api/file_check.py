@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from qtool.backends.onnxruntime.readable import ReadableOnnx
+from qtool.backends.onnxruntime.two_sessions import compare_sessions
 from qtool.backends.open_files import check_quantized, open_readable
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
@@ -22,7 +26,7 @@ def verify(
     *,
     samples: int = 256,
     batch_size: int = 32,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> FileCheck:
     """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
 
@@ -38,18 +42,19 @@ def verify(
         whether the file is unchanged and computes the planned codes. If a file has such a test but
         no integer program, `samples` is 0 and `not_compared` is the reason.
 
-    Where torch is not installed, the self-test alone runs: the engine computes with tensors.
+    The engine computes with tensors. Where torch is not installed, the self-test runs; an ONNX file
+    without one, or with data, runs as written and optimised, and `sessions` compares the two.
 
     Raises:
         DataError: the data does not fit, or random inputs of a type cannot be generated.
         FileError: not an ONNX file, or one without quantized operators.
-        InstallError: torch is not installed, and the file has no self-test, or there is data.
+        InstallError: torch is not installed, and a TFLite file has no self-test, or there is data.
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
     """
     check_quantized(file)
     if not has_torch():
-        return _self_tested(Path(file), data)
+        return _without_engine(Path(file), data, samples, batch_size, progress)
     from qtool.backends.table import open_file  # of the engine
 
     opened = open_file(file)  # before a session: says why it is malformed
@@ -63,12 +68,17 @@ def verify(
     return opened.verify(inputs, progress)
 
 
-def _self_tested(file: Path, data: Iterable[Any] | None) -> FileCheck:
-    """Return the result of the self-test, where the engine cannot run."""
-    if data is not None:
-        raise torch_error("a comparison with the integer engine on data")
-    check = open_readable(file).check_self_test()
-    if not check.present and check.unmodified is not False:
-        raise torch_error(f"{file} has no self-test; a comparison with the integer engine")
+def _without_engine(
+    file: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
+) -> FileCheck:
+    """Return the result of the self-test, and of two sessions of a file without one, or on data."""
+    opened, sessions = open_readable(file), None
+    check = opened.check_self_test()
+    if data is not None or not (check.present or check.unmodified is False):
+        if not isinstance(opened, ReadableOnnx):
+            raise torch_error(f"{file}: a comparison with the integer engine")
+        random = random_inputs(file, samples, batch_size), random_inputs(file, 1, 1, seed=1)
+        batches = chain(*random) if data is None else file_inputs(file, data)
+        sessions = compare_sessions(file, progress(batches))
     why = f"it needs {TORCH}; run {INSTALL}"
-    return FileCheck(0, 0, 0, 0.0, None, 0, self_test=check, not_compared=why)
+    return FileCheck(0, 0, 0, 0.0, None, 0, self_test=check, not_compared=why, sessions=sessions)

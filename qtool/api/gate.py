@@ -13,6 +13,7 @@ from qtool.backends.open_files import open_readable
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
@@ -43,7 +44,7 @@ def gate(
     seconds: float = 2.0,
     history: str | Path | None = None,
     processor: str | Path | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of its float file.
 

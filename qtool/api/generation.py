@@ -41,7 +41,7 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     threads: int = 0,
-    on_text: Callable[[str], object] = lambda _: None,
+    on_text: Callable[[str], object] | None = None,
 ) -> Generation:
     """Continue a prompt with the ONNX file of a language model that has its KV cache as inputs.
 
@@ -58,7 +58,7 @@ def generate(
         top_p: probability of the smallest set of tokens to choose from.
         seed: seed of the random numbers.
         threads: number of threads of ONNX Runtime; 0 lets it choose.
-        on_text: is called with each piece of the new text.
+        on_text: is called with each piece of the new text; None: nothing is.
 
     Raises:
         DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens, or

@@ -11,6 +11,7 @@ from qtool.api.quantized_file import QuantizedFile
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_folders
 from qtool.core.errors import FileError, OptionError
+from qtool.core.hub_cache import hub_id
 from qtool.core.option_names import FOLDER_LAYOUTS
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, Omission, OtherFile
@@ -162,7 +163,7 @@ class FolderWriter:
             write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
         card = model_card(
             *(
-                self.source.resolve().name,
+                hub_id(self.source) or self.source.resolve().name,
                 self.model,
                 self.files,
                 consumers,

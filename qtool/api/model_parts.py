@@ -131,7 +131,7 @@ def quantize_parts(
             raise failure
 
 
-_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover"))
+_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover", "ignore"))
 """Arguments of `quantize` that a complete recipe replaces."""
 
 

@@ -11,8 +11,9 @@ from qtool.api.conversion import convert, quantize
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.core.data import peek
+from qtool.core.option_names import Accuracy, Mode
 from qtool.core.progress import Bars
-from qtool.distributed import DataShard, current, within
+from qtool.distributed import DataShard, current, use_process_group
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.frontends.captured_model import (
@@ -37,8 +38,8 @@ def report_model(
     target: str | None,
     observer: str | None,
     recipe: Any,
-    mode: str | None,
-    accuracy: str | None,
+    mode: Mode | None,
+    accuracy: Accuracy | None,
     dynamic: DynamicSizes | None,
     bars: Bars,
 ) -> Report:
@@ -69,7 +70,7 @@ def report_model(
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
     else:
-        with within(... if ranks.is_distributed else None):  # every rank has all data
+        with use_process_group(... if ranks.is_distributed else None):  # every rank has all data
             quantized = quantize(
                 captured,
                 DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,

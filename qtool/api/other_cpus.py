@@ -24,6 +24,7 @@ from qtool.backends.open_files import check_quantized, open_model
 from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core.errors import FileError
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.types import Array, Progress
 from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.machine import this_machine
@@ -39,7 +40,7 @@ def verify_on(
     samples: int = 256,
     batch_size: int = 32,
     timeout: float = TIMEOUT,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> CpuComparison:
     """Run an int8 file in ONNX Runtime on emulated processors, and compare with this machine.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from qtool.core.atomic import check_writable
 from qtool.core.errors import FileError
-from qtool.core.option_names import RECIPE_SUFFIXES
+from qtool.core.option_names import RECIPE_SUFFIXES, Accuracy, Mode
 from qtool.core.remedies import OtherFile
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
 from qtool.planning.recipe import Recipe
@@ -29,9 +29,10 @@ class QuantizeOptions:
     target: str | None = None
     observer: str = DEFAULT_OBSERVER
     recipe: Any = None
-    mode: str | None = None
-    accuracy: str | None = None
+    mode: Mode | None = None
+    accuracy: Accuracy | None = None
     recover: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
     dynamic: DynamicSizes | None = None
     measure: str | Path | None = None
 
@@ -55,7 +56,8 @@ class QuantizeOptions:
 
     def as_recipe(self) -> Recipe:
         """Return the recipe with the mode, the accuracy and the steps."""
-        return Recipe.of(self.recipe, self.mode, self.accuracy, self.recover)
+        options = (self.mode, self.accuracy, self.recover, self.ignore)
+        return Recipe.of(self.recipe, *options)
 
     def for_format(self, name: str) -> QuantizeOptions:
         """Return the options with the target of files of a format, `target_for`.

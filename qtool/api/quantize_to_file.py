@@ -19,16 +19,17 @@ from qtool.api.stored_model import (
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.errors import OptionError
+from qtool.core.hub_cache import local_model
 from qtool.core.numpy_files import check_source
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.remedies import CallEdit
+from qtool.core.remedies import Argument, CallEdit
 from qtool.frontends.captured_model import Captured, Model
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import load_without_weights
+from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
 
 
-@accepts_paths("path")
 def quantize_to_file(
     model: Model | Captured | str | Path,
     data: Iterable[Any] | str | Path | None,
@@ -40,7 +41,7 @@ def quantize_to_file(
     task: str | None = None,
     evaluation: EvaluationData | None = None,
     memory: int | None = None,
-) -> tuple[QuantizedFile, ...]:
+) -> QuantizedFile:
     """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
 
     Args:
@@ -55,13 +56,52 @@ def quantize_to_file(
         memory: bytes to use. A folder or ONNX file that takes more is converted block by block, see
             `quantize_by_blocks`; by default one with more than 4 GiB of float32 weights.
 
-    Returns:
-        The file that was written; of an encoder-decoder two, the encoder first.
-
     Raises:
         QtoolError: as for `load_model`, `load_data`, `quantize` and `QuantizedModel.export`.
-        OptionError: a model that becomes two files, and a path that is no folder; or an option that
-            a conversion block by block does not have.
+        OptionError: a task whose model becomes two files, or an option that a conversion block by
+            block does not have.
+    """
+    if task in BOTH_PARTS:
+        raise OptionError(
+            f"a model of the task '{task}' becomes two files",
+            CallEdit("call qtool.quantize_to_files"),
+            Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
+        )
+    (written,) = quantize_to_files(
+        *(model, data, path, options, file),
+        weights=weights,
+        task=task,
+        evaluation=evaluation,
+        memory=memory,
+    )
+    return written
+
+
+@accepts_paths("path")
+def quantize_to_files(
+    model: Model | Captured | str | Path,
+    data: Iterable[Any] | str | Path | None,
+    path: str | Path,
+    options: QuantizeOptions | None = None,
+    file: FileOptions | None = None,
+    *,
+    weights: str | Path | None = None,
+    task: str | None = None,
+    evaluation: EvaluationData | None = None,
+    memory: int | None = None,
+) -> tuple[QuantizedFile, ...]:
+    """Do what `quantize_to_file` does; of an encoder-decoder write a folder of two files.
+
+    Args:
+        model, data, path, options, file, weights, task, evaluation, memory: as for
+            `quantize_to_file`.
+
+    Returns:
+        The files that were written, the encoder first.
+
+    Raises:
+        QtoolError: as for `quantize_to_file`.
+        OptionError: a model that becomes two files, and a path that is no folder.
     """
     records: tuple[tuple[str, object, type], ...] = (
         ("options", options, QuantizeOptions),
@@ -74,7 +114,7 @@ def quantize_to_file(
             raise OptionError(
                 f"{name} is a {type(value).__name__}", CallEdit(f"give qtool.{kind}(...)")
             )
-    source = model if isinstance(model, str | Path) else None
+    source = local_model(str(model)) if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     chosen = (options or QuantizeOptions()).for_format(target.format)

@@ -12,6 +12,7 @@ from qtool.backends.open_files import open_readable, quantization_warnings
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
+from qtool.core.option_names import Accuracy, Mode
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import CallEdit, Omission
@@ -79,8 +80,8 @@ def report(
     target: str | None = None,
     observer: str | None = None,
     recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
+    mode: Mode | None = None,
+    accuracy: Accuracy | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     other_model: bool = False,
     bars: Bars = no_bars,

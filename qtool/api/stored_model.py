@@ -100,7 +100,7 @@ def quantize_by_blocks(
             or an ONNX file with its weights as external data.
         data: batches, as for `quantize`; read again on resuming.
         path: path of the file; its weights are written to `<path>.<digest>.data` next to it.
-        model: your own model, built in `qtool.without_weights()`; the folder holds its weights.
+        model: your own model, built in `qtool.init_empty_weights()`; the folder holds its weights.
         task: task of a transformers model, as for `load_model`. Batches of a decoder with its KV
             cache have an empty one, as those of `load_data` for its model do.
         attention: as for `load_model`.
@@ -114,8 +114,8 @@ def quantize_by_blocks(
         evaluation: data to measure the accuracy of the file on. The float model runs next to it,
             as a temporary file, where both fit into `memory`; `QuantizedFile.unmeasured` says where
             not.
-        options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
-            Of the recovery steps those run that need no more than a block (`Step.scope`).
+        options: target, observer, recipe, mode, accuracy, recover, ignore and dynamic, as for
+            `quantize`. Of the steps those run that need no more than a block (`Step.scope`).
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.

@@ -29,6 +29,7 @@ from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
@@ -87,7 +88,7 @@ def tune(
     dynamic: DynamicSizes | None = None,
     archive: str | Path | None = None,
     format: str | None = None,  # noqa: A002  # the usual name
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> TunedModel:
     """Find the fastest (or smallest) quantized model within an accuracy budget.
 
@@ -357,7 +358,7 @@ def calibrate_choices(
     plan: QuantPlan,
     choices: Sequence[str] = (),
     groups: Sequence[str] = (),
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> Calibration:
     """Return the ranges that a plan and any choice for its layers need.
 

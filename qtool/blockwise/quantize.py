@@ -82,6 +82,7 @@ def convert_blocks(
     mode: str | None = None,
     accuracy: str | None = None,
     recover: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     block: int = BLOCK,
     memory: int = LIMIT,
@@ -90,7 +91,7 @@ def convert_blocks(
 
     Args:
         folder, data, path, model, task, attention, cache, block, memory: as there.
-        target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`.
+        target, observer, recipe, mode, accuracy, recover, ignore, dynamic: as for `quantize`.
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
@@ -102,7 +103,7 @@ def convert_blocks(
     """
     ranks = current()
     check_writable(path, folder, suffixes=MODEL_SUFFIXES)
-    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    chosen = Recipe.of(recipe, mode, accuracy, recover, ignore)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
     choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]

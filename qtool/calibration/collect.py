@@ -29,6 +29,7 @@ from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.log import log_warning
 from qtool.core.process_lock import PROCESS_LOCK
+from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
@@ -176,7 +177,7 @@ def collect_statistics(
     probes: Sequence[Probe],
     data: Iterable[Any],
     fingerprint: str,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     keep: int = 0,
     check_shards: bool = True,
     results: Callable[[Sequence[torch.Tensor]], None] | None = None,

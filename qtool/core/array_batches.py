@@ -15,6 +15,7 @@ from qtool.core.columns import Columns, InputNames, column_numbers, table_arrays
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.leaf_names import values_of
 from qtool.core.log import log_note
+from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Array, Progress
 from qtool.core.user_code import user_place
@@ -149,7 +150,7 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
     return whole
 
 
-def open_data(data: Any, progress: Progress = lambda x: x) -> Iterator[Any]:
+def open_data(data: Any, progress: Progress = no_progress) -> Iterator[Any]:
     """Return an iterator over the user's data, wrapped by `progress`.
 
     Raises:

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 TARGETS = (
     "onnxruntime",
@@ -52,8 +53,10 @@ RUNTIMES = (NATIVE, "node", "webgpu")
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")
-MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
-ACCURACIES = ("fast", "balanced", "best")
+Mode = Literal["static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+Accuracy = Literal["fast", "balanced", "best"]
+ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
 STEPS = (
     *("rotation", "output-equalization", "sensitive-layers", "cross-layer-equalization"),
     *("smooth-quant", "gptq", "bias-correction", "weight-scale-search"),

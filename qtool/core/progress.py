@@ -46,9 +46,14 @@ def show_progress(display: Display) -> Iterator[None]:
         _DISPLAY.reset(token)
 
 
+def no_progress(items: Iterable[Any]) -> Iterable[Any]:
+    """Return the items, and show no progress."""
+    return items
+
+
 def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:
     """Return a function that shows no progress."""
-    return lambda items: items
+    return no_progress
 
 
 def track(

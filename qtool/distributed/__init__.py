@@ -2,7 +2,7 @@
 
 from qtool.distributed.data_shard import DataShard, balance, data_name, interleave
 from qtool.distributed.messages import OtherRankError
-from qtool.distributed.process_group import within
+from qtool.distributed.process_group import use_process_group
 from qtool.distributed.ranks import RankDone, Ranks
 from qtool.distributed.session import (
     collective,
@@ -27,5 +27,5 @@ __all__ = [
     "share_steps",
     "shares_steps",
     "step_ranks",
-    "within",
+    "use_process_group",
 ]

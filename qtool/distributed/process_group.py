@@ -1,4 +1,4 @@
-"""The process group of a call: torch's default one if it is open, or the one of `within`.
+"""The process group of a call: torch's default one if it is open, or that of `use_process_group`.
 
 Where torch is not installed there is one process.
 """
@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds without a heartbeat after which a rank is dead
 
 @dataclass(frozen=True)
 class _Settings:
-    """The arguments of the innermost `within`; group `...`: torch's default one, if open."""
+    """The arguments of the innermost `use_process_group`; group `...`: torch's, if open."""
 
     group: Any = ...
     wait: float = WAIT
@@ -94,7 +94,9 @@ class Group:
 
 
 @contextmanager
-def within(group: Any = ..., *, wait: float = WAIT, patience: float = PATIENCE) -> Iterator[None]:
+def use_process_group(
+    group: Any = ..., *, wait: float = WAIT, patience: float = PATIENCE
+) -> Iterator[None]:
     """Run the calls in this context on all ranks of a process group.
 
     Outside of it calls use torch's default group, if that is open.
@@ -120,7 +122,7 @@ def find_group() -> Group | None:
     """Return the group of the current context; None if this process works alone.
 
     Raises:
-        RanksError: the group of `within` is closed, or this process is not in it.
+        RanksError: the group of `use_process_group` is closed, or this process is not in it.
     """
     settings = _SETTINGS.get()
     if settings.group is None or (settings.group is ... and not _is_open()):

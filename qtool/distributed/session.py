@@ -148,7 +148,7 @@ def _check_call(ranks: Ranks, channel: Channel, name: str, folder: Path) -> None
     versions = {package: version_of(package) for package in _PACKAGES}
     timeout_message = (
         f"rank {{}} of {ranks.size} did not call {name} within {channel.group.wait:g} s; call it "
-        "on every rank, or in `with qtool.within(None)` to use one process"
+        "on every rank, or in `with qtool.use_process_group(None)` to use one process"
     )
     own = [name, versions, _machine_id(), str(folder)]
     calls = [json.loads(text) for text in ranks.all_gather(json.dumps(own), timeout_message)]

@@ -17,6 +17,7 @@ from qtool.backends.open_files import open_readable, runtime_title
 from qtool.backends.session import PortInfo
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.option_names import NATIVE
+from qtool.core.progress import no_progress
 from qtool.core.records import from_json, to_json
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Progress
@@ -49,7 +50,7 @@ def evaluate_files(
     runtime: str = NATIVE,
     seconds: float = 2.0,
     contexts: Sequence[int] | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """Run both files in their runtimes on the same batches.
 

@@ -25,6 +25,7 @@ from qtool.core.label_names import LABELS
 from qtool.core.leaf_names import by_input_name, named_values, values_of
 from qtool.core.log import log_note
 from qtool.core.option_names import NATIVE
+from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit, Remedy
 from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.store import Store
@@ -95,7 +96,7 @@ class Feeder:
     def feed(
         self,
         data: Iterable[Any],
-        progress: Progress = lambda x: x,
+        progress: Progress = no_progress,
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[Arrays]:
         """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable.
@@ -151,7 +152,7 @@ class Feeder:
 
 
 def file_inputs(
-    file: str | Path | Session, data: Iterable[Any], progress: Progress = lambda x: x
+    file: str | Path | Session, data: Iterable[Any], progress: Progress = no_progress
 ) -> Iterator[Arrays]:
     """Iterate over the user's batches as arrays in the order of a file's inputs.
 
@@ -175,7 +176,7 @@ def measure_outputs(
     reference: Reference | None = None,
     first: FirstBatches | None = None,
     store: Store | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
     contexts: Sequence[int] | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch; see `measure_arrays`, which takes batches as arrays.

@@ -128,7 +128,7 @@ def generate(
     ends: AbstractSet[int] = frozenset(),
     context: int | None = None,
     threads: int = 0,
-    on_text: Callable[[str], object] = lambda _: None,
+    on_text: Callable[[str], object] | None = None,
 ) -> Generation:
     """Continue a prompt with the file of a decoder.
 
@@ -141,7 +141,7 @@ def generate(
         ends: tokens that end a text.
         context: the most tokens of prompt and text; None: not known.
         threads: number of threads of the runtime; 0 lets it choose.
-        on_text: is called with each piece of the new text.
+        on_text: is called with each piece of the new text; None: nothing is.
 
     Raises:
         DataError: the file has no KV cache, or the prompt no tokens, or as many as the context.
@@ -164,15 +164,16 @@ def generate(
         tokens = _within(context, len(ids), tokens)
     decoder = CachedDecoder(path, len(ids) + tokens, threads)
     new, shown, times = list[int](), "", [time.perf_counter()]
+    show: Callable[[str], object] = on_text or len
     for token in next_tokens(decoder, ids, tokens, sampling, ends):
         times.append(time.perf_counter())
         new.append(token)
         text = tokenizer.decode(new, skip_special_tokens=True)
         if not text.endswith(_INCOMPLETE):
-            on_text(text[len(shown) :])
+            show(text[len(shown) :])
             shown = text
     text = tokenizer.decode(new, skip_special_tokens=True)
-    on_text(text[len(shown) :])
+    show(text[len(shown) :])
     steps = len(new) - 1
     return Generation(
         file=path,

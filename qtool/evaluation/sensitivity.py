@@ -31,6 +31,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
+from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
@@ -77,7 +78,7 @@ def measure_sensitivity(
     *,
     budget: float = ReportOptions.budget,
     store: Store | None = None,
-    progress: Progress = lambda x: x,
+    progress: Progress = no_progress,
 ) -> Sensitivity:
     """Measure every layer of a quantized model.
 

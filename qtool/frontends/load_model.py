@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.file_forms import is_torch_script
+from qtool.core.hub_cache import local_model
 from qtool.core.missing_files import check_task_folder
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
@@ -43,8 +44,8 @@ def load_model(
 
     Args:
         source: `package.module:factory`, `package.module:factory(arguments)` with literals, a
-            `.pt2` or `.onnx` file, or a folder of transformers or timm (config.json and
-            safetensors).
+            `.pt2` or `.onnx` file, a folder of transformers or timm (config.json and safetensors),
+            or the hub id of one in the local Hugging Face cache ("org/model").
         weights: file with a state dict for a factory's model.
         task: head of a transformers folder; by default the one that its weights were saved with.
         attention: attention of a decoder with its KV cache: "fused", one operator per layer where
@@ -56,7 +57,7 @@ def load_model(
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
     """
-    source = _text(source)
+    source = local_model(_text(source))
     path = Path(source)
     reader = _FILES.get(path.suffix)
     check_task_folder(source, task)
@@ -183,7 +184,7 @@ def _no_model(source: str) -> CaptureError:
         return CaptureError(f"{source} is a file of {tool}; qtool reads PyTorch and ONNX", forms)
     if is_file(source):
         return CaptureError(f"{source} is no model: the suffix '{suffix}' is unknown", forms)
-    hub = CallEdit(f"download a Hugging Face model: `hf download {source} --local-dir FOLDER`")
+    hub = CallEdit(f"download a Hugging Face model: `hf download {source}`")
     return CaptureError(
         f"no such model: '{source}'", forms, *([hub] if _HUB_ID.fullmatch(source) else [])
     )

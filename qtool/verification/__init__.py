@@ -10,6 +10,7 @@ from qtool.verification.fidelity import Fidelity, compare_outputs
 from qtool.verification.parity import Difference, NodeParity, Parity
 from qtool.verification.portability import Portability
 from qtool.verification.self_check import FileCheck, SelfCheck
+from qtool.verification.session_check import SessionCheck
 from qtool.verification.verification_result import Verification
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Parity",
     "Portability",
     "SelfCheck",
+    "SessionCheck",
     "Verification",
     "compare_outputs",
     "planned_coverage",

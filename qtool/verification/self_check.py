@@ -12,6 +12,7 @@ from qtool.core.records import JsonRecord
 from qtool.core.summary import Result, Summary
 from qtool.verification.exactness import Exactness
 from qtool.verification.portability import Portability
+from qtool.verification.session_check import SessionCheck
 
 _NEW_FILE = "take a fresh copy of the file, or convert again"
 
@@ -133,6 +134,7 @@ class FileCheck(Result, Exactness):
             the reference kernels and between processors; None for other files.
         other_target: the target of the file if its kernels are not those of this machine.
         portability: behaviour of an ONNX file of another tool on other CPUs; None for other files.
+        sessions: comparison of two settings of the runtime, where the engine cannot run.
     """
 
     self_test: SelfCheck = field(default_factory=SelfCheck)
@@ -140,16 +142,21 @@ class FileCheck(Result, Exactness):
     delegate: Exactness | None = None
     other_target: str = ""
     portability: Portability | None = None
+    sessions: SessionCheck | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether the self-test passes and every integer kernel is exact."""
-        return self.self_test.passed and super().passed
+        """Whether the self-test passes, every integer kernel is exact, and sessions agree."""
+        agree = self.sessions is None or self.sessions.passed
+        return agree and self.self_test.passed and super().passed
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the result in a few lines."""
         compared = [("engine", f"not compared: {self.not_compared}")]
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
+        if self.sessions is not None:
+            other = f"not computed; emulate them with {argument('--cpu')}"
+            rows += [*self.sessions.rows(), ("other CPUs", other)]
         if self.delegate is not None:
             rows.append(("delegate", self.delegate.rows()[0][1]))
         if self.portability is not None:
@@ -166,5 +173,7 @@ class FileCheck(Result, Exactness):
         if self.other_target:
             verdict = f"verified on this CPU alone, which {self.other_target} is not for"
         if self.not_compared:
-            reason = "by its self-test; the engine was not compared"
+            alone = self.sessions is not None and not self.self_test.present
+            how = "in two settings of the runtime" if alone else "by its self-test"
+            reason = f"{how}; the engine was not compared"
         return f"{verdict}: {reason}" if reason else verdict

@@ -16,7 +16,7 @@ def test_judges_by_goals(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     data = [torch.randn(32, 8) for _ in range(2)]
     goals = qtool.FileOptions(timing=0, min_sqnr=200, min_coverage=0.5)
-    (file,) = qtool.quantize_to_file(model, data, tmp_path / "m.onnx", file=goals)
+    file = qtool.quantize_to_file(model, data, tmp_path / "m.onnx", file=goals)
     assert not file.passed
     assert file.missed["min_coverage"] == ""
     assert file.warnings == (f"{file.missed['min_sqnr']}; the file was written",)
@@ -31,7 +31,7 @@ class ClassNumber(nn.Linear):
 def test_what_was_not_measured_meets_no_goal(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, goals = ClassNumber(8, 4).eval(), qtool.FileOptions(timing=0, min_sqnr=-300)
-    (file,) = qtool.quantize_to_file(model, [torch.randn(32, 8)], tmp_path / "m.onnx", file=goals)
+    file = qtool.quantize_to_file(model, [torch.randn(32, 8)], tmp_path / "m.onnx", file=goals)
     assert not file.passed
     assert "no output has an SQNR that could be measured" in file.missed["min_sqnr"]
 
@@ -57,6 +57,6 @@ def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None
 def test_an_onnx_file_for_a_runtime_of_other_files(tmp_path: Path) -> None:
     model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / "m.onnx"
     how = qtool.QuantizeOptions(target="tflite", accuracy="fast")
-    (file,) = qtool.quantize_to_file(model, data, path, how, qtool.FileOptions(timing=0))
+    file = qtool.quantize_to_file(model, data, path, how, qtool.FileOptions(timing=0))
     assert "m.onnx is an ONNX file with the plan for tflite, whose runtime" in file.notes[0]
     assert "m.tflite" in file.notes[0]

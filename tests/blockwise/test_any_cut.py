@@ -140,7 +140,7 @@ def test_a_file_has_the_same_bytes_for_any_cut(
         {size: CUTS[net][size] for size in (max(CUTS[net]), min(CUTS[net]))} if few else CUTS[net]
     )
     for block in cuts:
-        with qtool.without_weights():
+        with qtool.init_empty_weights():
             model = net()
         path = tmp_path / str(block) / "net.onnx"
         count, written = by_blocks(tmp_path, path, block, model=model, recover=["gptq"], **how)

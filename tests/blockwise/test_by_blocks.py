@@ -93,7 +93,7 @@ def samples(count: int = 8, seed: int = 0) -> list[torch.Tensor]:
 
 def made(folder: Path, path: Path, **options: Any) -> Any:
     given = {"mode": "weight-only-int4", "accuracy": "balanced", "data": samples(), **options}
-    with qtool.without_weights():
+    with qtool.init_empty_weights():
         model = Residual()
     assert model.layers[0].up.weight.is_meta
     return qtool.quantize_by_blocks(
@@ -167,7 +167,7 @@ def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[
     """Rounded weights and graph are the same: behind clamps, and in static models on the stream."""
     files, counts = list[onnx.GraphProto](), list[int]()
     for block in cuts:
-        with qtool.without_weights():
+        with qtool.init_empty_weights():
             model = Residual()
         path = tmp_path / f"{block}.onnx"
         how: dict[str, Any] = {"mode": mode, "accuracy": "balanced"}
@@ -200,7 +200,7 @@ HEAD_STORED = {"select": "re:he.d", "op": "linear", "as": "int8-weights"}
 def test_layers_larger_than_a_block_are_split(
     rules: list[dict[str, str]], folder: Path, tmp_path: Path
 ) -> None:
-    with qtool.without_weights():
+    with qtool.init_empty_weights():
         model = Residual(1)
     path = tmp_path / "split.onnx"
     options: dict[str, Any] = {"mode": "dynamic", "accuracy": "fast", "recipe": rules}

@@ -34,8 +34,7 @@ def converted(float_file: Path, path: Path, memory: int | None, **options: Any) 
     data = evaluation(float_file)
     how = qtool.QuantizeOptions(accuracy="fast")
     given = (float_file, batches(), path, how, QUICK)
-    (file,) = qtool.quantize_to_file(*given, **{"evaluation": data, "memory": memory, **options})
-    return file
+    return qtool.quantize_to_file(*given, **{"evaluation": data, "memory": memory, **options})
 
 
 def test_the_metrics_are_those_of_plain_onnx_runtime(float_file: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_file_of_blocks_is_timed_and_judged_as_one_in_memory(
     by_blocks, in_memory = (
         qtool.quantize_to_file(
             float_file, batches(), tmp_path / f"{m}.onnx", settings, options, memory=m
-        )[0]
+        )
         for m in (1 << 15, None)
     )
     assert by_blocks.blocks

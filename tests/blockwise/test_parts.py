@@ -26,7 +26,7 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def converted(folder: Path, path: Path, block: int, recipe: dict[str, Any]) -> Any:
     path.parent.mkdir()
-    with qtool.without_weights():
+    with qtool.init_empty_weights():
         model = Residual()
     return qtool.quantize_by_blocks(
         folder, samples(), path, model=model, block=block, recipe=recipe

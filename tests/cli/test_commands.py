@@ -194,6 +194,16 @@ def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
     assert printed["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
 
 
+def test_inspect_prints_documents_for_other_programs(sample: Cli) -> None:
+    file = "digits.int8.onnx"
+    shown = json.loads(sample("inspect", file, "--provenance", "--json").stdout)
+    statement = json.loads(sample("inspect", file, "--provenance", "--format", "in-toto").stdout)
+    assert statement["subject"][0]["digest"]["sha256"] == shown["sha256"][file]
+    bill = json.loads(sample("inspect", file, "--format", "cyclonedx").stdout)
+    (digest,) = bill["metadata"]["component"]["hashes"]
+    assert digest["content"] == shown["sha256"][file]
+
+
 # --- progress ------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
     command = json.loads(shown.stdout)
     with np.load(data) as arrays:
         labels = arrays["labels"]
-    (file,) = qtool.quantize_to_file(
+    file = qtool.quantize_to_file(
         DIGITS,
         DATA,
         tmp_path / "call.onnx",
@@ -61,7 +61,7 @@ def test_the_suffix_implies_format_and_target(name: str, target: str, tmp_path: 
     line = ["quantize", f"{nets}:image_net", "--data", f"{nets}:images", "--accuracy", "fast"]
     shown = CliRunner().invoke(main, [*line, "--seconds", "0", "-o", str(path)])
     assert shown.exit_code == 0, shown.output
-    (file,) = qtool.quantize_to_file(
+    file = qtool.quantize_to_file(
         f"{nets}:image_net",
         f"{nets}:images",
         tmp_path / f"call.{name}",

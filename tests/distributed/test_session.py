@@ -31,9 +31,9 @@ def test_sessions_follow_each_other_and_contain_each_other() -> None:
 
 def in_a_subgroup(rank: int) -> Any:
     group = dist.new_group([0, 2])
-    with qtool.within(None), session("alone") as ranks:
+    with qtool.use_process_group(None), session("alone") as ranks:
         assert not ranks.is_distributed
-    with qtool.within(group), session("together") as ranks:
+    with qtool.use_process_group(group), session("together") as ranks:
         folded = ranks.reduce([rank], bytes, list, lambda x, y: x + y)
         return [
             ranks.all_gather(str(rank)),
@@ -87,7 +87,7 @@ def test_an_error_of_one_rank_ends_all() -> None:
 
 
 def dies(rank: int, victim: int, how: str) -> None:
-    with qtool.within(patience=2 if how == "stop" else 60), session("work") as ranks:
+    with qtool.use_process_group(patience=2 if how == "stop" else 60), session("work") as ranks:
         ranks.all_gather("here")
         if rank != victim:
             ranks.reduce([rank], bytes, list, lambda x, y: x + y)
@@ -117,7 +117,7 @@ def shows_no_life(rank: int) -> None:
             time.sleep(4)
             os.kill(os.getppid(), signal.SIGCONT)
             os._exit(0)
-    with qtool.within(patience=2), session("work") as ranks:
+    with qtool.use_process_group(patience=2), session("work") as ranks:
         ranks.all_gather("here")
         if rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -134,7 +134,7 @@ def test_a_rank_that_stands_still() -> None:
 
 def comes_late(rank: int) -> None:
     if rank == 0:
-        with qtool.within(wait=1), session("calibrate"):
+        with qtool.use_process_group(wait=1), session("calibrate"):
             pass
 
 
@@ -142,7 +142,7 @@ def test_a_rank_that_does_not_call() -> None:
     zero, one = run(2, comes_late)
     assert zero.error == (
         "RanksError: rank 1 of 2 did not call calibrate within 1 s; call it on every rank, or in "
-        "`with qtool.within(None)` to use one process"
+        "`with qtool.use_process_group(None)` to use one process"
     )
     assert one.error == ""
 
@@ -184,7 +184,7 @@ def closed_before(rank: int) -> None:
     dist.destroy_process_group()
     with session("alone") as ranks:
         assert not ranks.is_distributed
-    with qtool.within(group), session("together"):
+    with qtool.use_process_group(group), session("together"):
         pass
 
 

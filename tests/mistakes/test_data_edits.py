@@ -21,7 +21,7 @@ from qtool.core.data.batches import batches, batches_of_size
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
-from qtool.frontends.data.recordings import with_states
+from qtool.frontends.data.recordings import unroll_recordings
 from qtool.metrics.labels import check_classes, check_labels, check_no_names
 from tests.mistakes.nets import (
     IDS,
@@ -140,7 +140,7 @@ class Cell(torch.nn.Module):
 
 
 def recording(**arrays: torch.Tensor) -> Callable[[], object]:
-    return lambda: list(with_states(Cell().eval(), [arrays], {"output": "h"}))
+    return lambda: list(unroll_recordings(Cell().eval(), [arrays], {"output": "h"}))
 
 
 def integers(kind: str, *values: Any) -> Callable[[], object]:

@@ -39,7 +39,7 @@ from qtool.frontends.data.collators import (
 )
 from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
-from qtool.frontends.data.recordings import States, with_states
+from qtool.frontends.data.recordings import States, unroll_recordings
 from qtool.frontends.data.rows import Row, note_others, read_rows
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.sliding_windows import sliding_windows
@@ -217,7 +217,8 @@ def load_data(
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))
         recordings = _recordings(source, path, named, arrays, without)
-        return with_states(model, recordings, None if isinstance(states, str) else states, samples)
+        pairs = None if isinstance(states, str) else states
+        return unroll_recordings(model, recordings, pairs, samples)
     if named:
         code, module = _from_code(str(source)), model if isinstance(model, nn.Module) else None
         return code if samples is None else first_samples(code, samples, module)

@@ -42,7 +42,7 @@ class Recordings:
     Attributes:
         model: the float model.
         data: recordings: batches with a row per step, in order; read again for each pass.
-        states: output -> input; None: see `with_states`.
+        states: output -> input; None: see `unroll_recordings`.
         samples: number of steps to yield, evenly spaced over those of all recordings; None: all.
     """
 
@@ -79,7 +79,7 @@ class Recordings:
                 states = {into: outputs[name] for name, into in pairs.items()}
 
 
-def with_states(
+def unroll_recordings(
     model: nn.Module,
     recordings: Iterable[Any],
     states: States | None = None,

@@ -45,7 +45,7 @@ TRIAL_TOKENS = 64  # rows of the head in a trial; all of them would need its mem
 MIN_META_ELEMENTS = 1 << 16  # larger tensors are created on the meta device
 
 
-class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.without_weights(): ...
+class init_empty_weights(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.init_empty_weights(): ...
     """A context in which large layers allocate no memory for their weights.
 
     Use it to build a model of any size for `quantize_by_blocks`.
@@ -83,7 +83,7 @@ def load_without_weights(
     check_float_weights(path)
     config = read_config(path)
     try:
-        with silence_logging(), without_weights():
+        with silence_logging(), init_empty_weights():
             model = _build(path, config, task)
     except QtoolError:
         raise

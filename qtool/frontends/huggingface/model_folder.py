@@ -17,6 +17,7 @@ from torch import nn
 from qtool.core.downloads import check_download, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
+from qtool.core.hub_cache import hub_id
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
@@ -112,6 +113,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
             code from the folder; its package is missing.
     """
     config = read_config(path)
+    if name := hub_id(path):
+        log_note(f"{name} is read from the Hugging Face cache, revision {path.name}")
     if not list(path.glob("*.safetensors")):
         name = str(next(iter(config.get("architectures") or []), "AutoModel"))
         again = f"{name}.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"

@@ -62,6 +62,9 @@ target's table of costs, and the sources of most of a large error (step `sensiti
 DEFAULT_ACCURACY = "balanced"
 """The accuracy where neither the recipe nor the caller sets one."""
 
+OPERATOR = "op:"
+"""In front of an operator among the nodes to ignore."""
+
 _RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "parts", "rules")
 
 
@@ -113,6 +116,7 @@ class Recipe:
         mode: str | None = None,
         accuracy: str | None = None,
         recover: Iterable[str] | None = None,
+        ignore: Iterable[str] | None = None,
         *,
         default_mode: str = "static",
     ) -> Recipe:
@@ -124,6 +128,8 @@ class Recipe:
             mode: one of MODES, if `source` sets none.
             accuracy: one of ACCURACIES, if `source` sets none.
             recover: names of steps, if `source` sets none.
+            ignore: nodes that stay in float, by further rules: names or globs, "re:" and a regex,
+                or "op:" and an operator.
             default_mode: the mode if neither sets one.
 
         Raises:
@@ -131,14 +137,14 @@ class Recipe:
             PlanError: an unknown key or value; names the rule and lists the known ones.
         """
         if isinstance(source, str | Path):
-            return cls._load(Path(source), default_mode, mode, accuracy, recover)
+            return cls._load(Path(source), default_mode, mode, accuracy, recover, ignore)
         if isinstance(source, Recipe):
             source = source.to_json()
         if not isinstance(source, Mapping):
             source = {"rules": () if source is None else source}
         _check_keys(source, _RECIPE_KEYS, "the recipe")
         return cls(
-            _rules(source.get("rules", ())),
+            (*_rules(source.get("rules", ())), *_ignored(ignore)),
             _resolve("mode", source.get("mode"), mode, default_mode),
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
             _resolve("recover", _step_names(source.get("recover")), _step_names(recover), None),
@@ -262,6 +268,18 @@ def _rules(values: Any) -> tuple[Rule, ...]:
     if isinstance(values, Mapping | Rule) or not isinstance(values, Iterable):
         raise PlanError("the rules of a recipe must be a list; in TOML, start each with [[rules]]")
     return tuple(_rule(number, value) for number, value in enumerate(values, 1))
+
+
+def _ignored(nodes: Any) -> tuple[Rule, ...]:
+    """Return a rule for each node, pattern or operator that stays in float."""
+    if isinstance(nodes, str) or not isinstance(nodes, Iterable | None):
+        raise PlanError(f"ignore is {nodes!r}", CallEdit("give a list of names and patterns"))
+    return tuple(
+        Rule(op=node.removeprefix(OPERATOR), scheme="float")
+        if str(node).startswith(OPERATOR)
+        else Rule(node, scheme="float")
+        for node in nodes or ()
+    )
 
 
 def _rule(number: int, value: Any) -> Rule:

@@ -98,7 +98,7 @@ class Cell(nn.Module):
 def test_a_module_begins_with_the_states_of_the_recording() -> None:
     model, x, first = Cell().eval(), torch.randn(5, 3), torch.ones(1, 4)
     pairs = {"output_1": "state"}
-    steps = list(qtool.with_states(model, iter([{"x": x, "state": first}]), pairs))
+    steps = list(qtool.unroll_recordings(model, iter([{"x": x, "state": first}]), pairs))
     state = first
     for row, step in zip(x, steps, strict=True):
         assert torch.equal(step["state"], state)
@@ -131,14 +131,14 @@ def test_what_does_not_fit(states: Any, recording: Any, sentence: str, file: Pat
     values = dict(np.load(file.parent / "a.npz")) | recording
     data = [{n: a for n, a in values.items() if a is not None}]
     with pytest.raises(qtool.QtoolError, match=sentence):
-        list(qtool.with_states(qtool.load_model(file), data, states))
+        list(qtool.unroll_recordings(qtool.load_model(file), data, states))
 
 
 def test_a_module_without_first_states() -> None:
     with pytest.raises(DataError, match=r"needs the float model as an nn.Module or an ONNX file"):
-        qtool.with_states(None, [])
+        qtool.unroll_recordings(None, [])
     with pytest.raises(DataError, match="the size of the state 'state' is not known"):
-        list(qtool.with_states(Cell().eval(), [{"x": torch.randn(5, 3)}]))
+        list(qtool.unroll_recordings(Cell().eval(), [{"x": torch.randn(5, 3)}]))
 
 
 @pytest.mark.parametrize("value", ["hn", "=h", "hn=", "auto=c"])

@@ -478,14 +478,14 @@ def test_a_call_writes_the_folder_of_the_command(
     source: Make, folder: Make, data: Path, tmp_path: Path
 ) -> None:
     untimed, texts = qtool.FileOptions(timing=0), data / "texts.txt"
-    (file,) = qtool.quantize_to_file(source("bert"), texts, tmp_path / "out", file=untimed)
+    file = qtool.quantize_to_file(source("bert"), texts, tmp_path / "out", file=untimed)
     command = folder("bert")
     names = {p.relative_to(command) for p in command.rglob("*") if p.is_file()}
     assert names == {p.relative_to(tmp_path / "out") for p in (tmp_path / "out").rglob("*.*")}
     assert (
         file.path.read_bytes() == (command / file.path.relative_to(tmp_path / "out")).read_bytes()
     )
-    (alone,) = qtool.quantize_to_file(source("bert"), texts, tmp_path / "m.onnx", file=untimed)
+    alone = qtool.quantize_to_file(source("bert"), texts, tmp_path / "m.onnx", file=untimed)
     assert alone.path.read_bytes() == file.path.read_bytes()
     assert (tmp_path / "config.json").is_file()
 
@@ -511,13 +511,12 @@ def test_what_no_folder_can_be(
 
 
 def test_a_call_refuses_one_file_for_two_parts(source: Make, data: Path, tmp_path: Path) -> None:
+    task = "text2text-generation-with-past"
+    line = (source("t5"), data / "texts.txt", tmp_path / "m.onnx")
+    with pytest.raises(qtool.OptionError, match=r"becomes two files; call .*quantize_to_files, or"):
+        qtool.quantize_to_file(*line, task=task)
     with pytest.raises(qtool.OptionError, match="two files with this task; name a folder"):
-        qtool.quantize_to_file(
-            source("t5"),
-            data / "texts.txt",
-            tmp_path / "m.onnx",
-            task="text2text-generation-with-past",
-        )
+        qtool.quantize_to_files(*line, task=task)
 
 
 @pytest.mark.matrix

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from qtool.cli import main
 from torch import nn
 
 from qtool import capture_model
@@ -17,6 +18,7 @@ from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import load_without_weights, stored_names
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.load_model import load_model
+from tests.core.test_hub_cache import cached
 from tests.frontends.conftest import TEXTS, save_lines
 
 SMALL: dict[str, Any] = {
@@ -173,8 +175,6 @@ def test_a_tokenizer_of_another_model(library: Any, bert: Path, texts: Path) -> 
 
 
 def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
-    from qtool.cli import main
-
     out = tmp_path / "int8.onnx"
     given = [str(bert), "--data", str(texts), "-o", str(out), "--seconds", "0"]
     result = CliRunner().invoke(main, ["quantize", "-v", *given], catch_exceptions=False)
@@ -289,3 +289,30 @@ def test_a_folder_of_timm_is_built_as_it_says_and_fetches_nothing(
     (tmp_path / "config.json").write_text(json.dumps({**config, "architecture": "hf-hub:a/b"}))
     with pytest.raises(CaptureError, match="timm 1 does not know 'hf-hub:a/b'"):
         load_model(str(tmp_path))
+
+
+def test_a_hub_id_is_read_from_the_local_cache(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    cached(tmp_path, "acme/tiny", "f00", *bert.iterdir())
+    model, expected = load_model("acme/tiny"), load_model(bert)
+    assert isinstance(model, nn.Module)
+    assert isinstance(expected, nn.Module)
+    weights = expected.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    with pytest.raises(CaptureError, match=r"no such model: 'acme/no'.*`hf download acme/no`"):
+        load_model("acme/no")
+
+
+def test_a_command_takes_a_hub_id(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    cached(tmp_path, "acme/tiny", "f00", *bert.iterdir())
+    out = tmp_path / "out"
+    line = f"quantize acme/tiny --mode weight-only --accuracy fast --seconds 0 -o {out}"
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == 0, result.output
+    assert "acme/tiny is read from the Hugging Face cache, revision f00" in result.output
+    assert "# acme/tiny, quantized" in (out / "README.md").read_text()

@@ -169,7 +169,7 @@ def test_the_call_decides_as_the_command_does(folder: Path, tmp_path: Path) -> N
     assert "below --min-coverage 0.5; the file was written" in done.output
     data, path, options = tmp_path / "texts.npz", tmp_path / "call" / "net.onnx", EIGHT_BITS
     path.parent.mkdir()
-    (file,) = qtool.quantize_to_file(folder, data, path, options, task=TASK, memory=1 << 20)
+    file = qtool.quantize_to_file(folder, data, path, options, task=TASK, memory=1 << 20)
     assert path.read_bytes() == (tmp_path / "net.onnx").read_bytes()
     assert (len(file.blocks), file.model, file.passed) == (1, None, True)
     assert (path.parent / "config.json").is_file()

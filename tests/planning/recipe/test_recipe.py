@@ -360,3 +360,42 @@ def test_a_recipe_may_leave_more_in_float_than_the_calibration() -> None:
 def test_nothing_to_calibrate_is_refused() -> None:
     with pytest.raises(CalibrationError, match=r"nothing to calibrate.*qtool\.quantize"):
         calibrate(net(), [batch()], mode="weight-only", accuracy="fast")
+
+
+def test_ignored_nodes_stay_in_float() -> None:
+    rules = ({"select": "a.*", "as": "float"}, {"select": "re:b\\d", "as": "float"})
+    expected = Recipe.of([*rules, {"op": "conv", "as": "float"}])
+    assert Recipe.of(ignore=["a.*", "re:b\\d", "op:conv"]) == expected
+    assert Recipe.of(ignore=()) == Recipe.of(ignore=None) == Recipe()
+
+
+def test_ignored_nodes_come_after_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('mode = "dynamic"\nrules = [{select = "*", weights = "int4"}]')
+    recipe = Recipe.of(tmp_path / "r.toml", ignore=["head"])
+    assert (recipe.mode, recipe.rules[-1]) == ("dynamic", Rule("head", scheme="float"))
+    choices = recipe.choices({"body": "linear", "head": "linear"})
+    assert choices["head"].scheme == SCHEMES["float"]
+    assert choices["body"].scheme != SCHEMES["float"]
+
+
+@pytest.mark.parametrize("ignore", ["head", 3])
+def test_ignore_is_a_list(ignore: Any) -> None:
+    with pytest.raises(PlanError, match=f"ignore is {ignore!r}; give a list of names and patterns"):
+        Recipe.of(ignore=ignore)
+
+
+def test_all_calls_take_nodes_to_ignore(tmp_path: Path) -> None:
+    data, how = [batch()], {"accuracy": "fast", "ignore": ["head"]}
+    plans = [quantize(net(), data, **how).plan, convert(net(), calibrate(net(), data, **how)).plan]
+    settings = qtool.QuantizeOptions(accuracy="fast", ignore=("head",))
+    untimed = qtool.FileOptions(timing=0)
+    file = qtool.quantize_to_file(net(), data, tmp_path / "m.onnx", settings, untimed)
+    assert file.model is not None
+    for plan in (*plans, file.model.plan):
+        decision = plan.decision("head")
+        assert decision is not None
+        assert (
+            decision.reason == 'left in float by the recipe (rule 1: select = "head", as = "float")'
+        )
+    with pytest.raises(PlanError, match="selects no node"):
+        quantize(net(), data, ignore=["no"])
