@@ -8,9 +8,9 @@ from pathlib import Path
 from qtool.core.errors import CalibrationError
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
-from qtool.frontends.onnx.scales.aimet_encodings import read_encodings
-from qtool.frontends.onnx.scales.qdq_file import read_qdq
-from qtool.frontends.onnx.scales.record import FileScales, TensorScale
+from qtool.plugins.scales.aimet_encodings import read_encodings
+from qtool.plugins.scales.qdq_file import read_qdq
+from qtool.plugins.scales.record import FileScales, TensorScale
 
 __all__ = ["READERS", "FileScales", "TensorScale", "read_scales"]
 

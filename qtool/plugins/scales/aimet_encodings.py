@@ -17,7 +17,7 @@ from qtool.core.affine import Affine
 from qtool.core.errors import MALFORMED, CalibrationError, FileError
 from qtool.core.remedies import OtherFile
 from qtool.core.types import INT8, INT16, INT32, UINT8, UINT16
-from qtool.frontends.onnx.scales.record import FileScales, TensorScale
+from qtool.plugins.scales.record import FileScales, TensorScale
 
 _UNSIGNED = {8: UINT8, 16: UINT16}
 _QTYPES = {t.name: t for t in (UINT8, INT8, UINT16, INT16, INT32)}

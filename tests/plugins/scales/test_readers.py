@@ -10,7 +10,7 @@ import pytest
 
 from qtool.core.errors import CalibrationError, FileError
 from qtool.core.types import INT8, UINT8
-from qtool.frontends.onnx.scales import FileScales, read_scales
+from qtool.plugins.scales.readers import FileScales, read_scales
 
 # A tensor of the range -1 to 3.98, a weight with two symmetric channels, a bias, a float tensor.
 SCALE, ZERO, CHANNELS = 5 / 256, 51, [0.01, 0.02]

@@ -22,8 +22,8 @@ from qtool.backends.onnx.reading import (
 from qtool.core.affine import Affine
 from qtool.core.errors import CalibrationError
 from qtool.core.types import INT8, INT16, INT32, UINT8, UINT16, Array, QType
-from qtool.frontends.onnx.scales.record import FileScales, TensorScale
 from qtool.frontends.onnx.value_names import label_of
+from qtool.plugins.scales.record import FileScales, TensorScale
 
 _QTYPES = {t.dtype: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
 

@@ -19,10 +19,10 @@ from qtool.core.graph import FloatGraph
 from qtool.core.quant_params import QuantParams, unbounded_codes
 from qtool.core.remedies import OtherFile
 from qtool.core.types import INT8, INT8_NARROW, Array, Observed, QType
-from qtool.frontends.onnx.scales import FileScales, TensorScale
-from qtool.frontends.onnx.scales.file_names import FileNames
 from qtool.planning.plan import Kind, Point, QuantPlan
 from qtool.planning.targets import target
+from qtool.plugins.scales.file_names import FileNames
+from qtool.plugins.scales.readers import FileScales, TensorScale
 
 LEAST_SHARE = 0.5
 """Share of the names in a file of scales that the model has to have."""

@@ -13,7 +13,6 @@ from qtool import observers
 from qtool.algorithms.pipeline import SOLVE
 from qtool.algorithms.registry import STEPS, select_steps
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.known_scales import known_scales
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.errors import CalibrationError, OptionError
 from qtool.core.graph import FloatGraph
@@ -24,10 +23,11 @@ from qtool.core.summary import group_names
 from qtool.core.types import Observed, ObserverSpec
 from qtool.frontends.captured_model import Captured, DynamicSizes, capture_model
 from qtool.frontends.onnx import OnnxModule
-from qtool.frontends.onnx.scales import FileScales, read_scales
-from qtool.frontends.onnx.scales.file_names import file_names
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
+from qtool.plugins.scales.file_names import file_names
+from qtool.plugins.scales.known_scales import known_scales
+from qtool.plugins.scales.readers import FileScales, read_scales
 
 SAMPLES = 4  # random ones, of a conversion without calibration
 _MIN_MAX = ObserverSpec("minmax")
