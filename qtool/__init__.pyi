@@ -15,7 +15,6 @@ from qtool.api.fastest_recipe import fastest_recipe as fastest_recipe
 from qtool.api.file_check import verify as verify
 from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
-from qtool.api.other_cpus import verify_on as verify_on, verify_on_webgpu as verify_on_webgpu
 from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
 from qtool.api.quantize_to_file import quantize_to_file as quantize_to_file
 from qtool.api.quantized_file import (
@@ -29,12 +28,6 @@ from qtool.api.reports import compare as compare, report as report
 from qtool.api.stored_model import quantize_by_blocks as quantize_by_blocks
 from qtool.api.tuned_model import TunedModel as TunedModel
 from qtool.api.tuning import explain as explain, tune as tune
-from qtool.backends.onnxruntime.emulation import (
-    CpuComparison as CpuComparison,
-    CpuResult as CpuResult,
-    WebGpuComparison as WebGpuComparison,
-    emulators as emulators,
-)
 from qtool.calibration.calibration import Calibration as Calibration
 from qtool.core.errors import (
     CalibrationError as CalibrationError,
@@ -72,6 +65,13 @@ from qtool.frontends.huggingface.meta_init import without_weights as without_wei
 from qtool.frontends.load_model import load_model as load_model
 from qtool.frontends.onnx import load_onnx as load_onnx
 from qtool.planning.plan import QuantPlan as QuantPlan
+from qtool.plugins.emulators.available import emulators as emulators
+from qtool.plugins.emulators.other_cpus import (
+    verify_on as verify_on,
+    verify_on_webgpu as verify_on_webgpu,
+)
+from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuResult as CpuResult
+from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComparison
 from qtool.search.explanation import Explanation as Explanation
 from qtool.search.fastest_recipe import FastestRecipe as FastestRecipe
 from qtool.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals

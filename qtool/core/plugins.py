@@ -30,9 +30,13 @@ class Plugin:
 
     Attributes:
         functions: what other packages call.
+        runtimes: an `OtherRuntime` each, for ONNX files.
+        documents: dataclasses that commands print as JSON.
     """
 
     functions: Parts = field(default_factory=dict)
+    runtimes: Parts = field(default_factory=dict)
+    documents: Parts = field(default_factory=dict)
 
 
 @cache
@@ -48,16 +52,21 @@ def parts(kind: str) -> Parts:
     return {name: where for p in plugins().values() for name, where in getattr(p, kind).items()}
 
 
-def function(name: str) -> Any:
-    """Import a function of a plugin.
+def part(kind: str, name: str) -> Any:
+    """Import a part of a kind by its name.
 
     Raises:
         InstallError: this installation has no plugin with it.
     """
-    known = parts("functions")
+    known = parts(kind)
     if name not in known:
-        raise missing(f"the function {name}")
+        raise missing(f"{name}, one of the {kind.replace('_', ' ')} of plugins,")
     return load(known[name])
+
+
+def function(name: str) -> Any:
+    """Import a function; see `part`."""
+    return part("functions", name)
 
 
 def missing(what: str) -> InstallError:

@@ -28,5 +28,7 @@ def test_a_name_has_one_plugin(kind: str) -> None:
 
 
 def test_what_no_plugin_has_is_not_installed() -> None:
-    with pytest.raises(InstallError, match="the function x is a part of qtool that this install"):
+    with pytest.raises(
+        InstallError, match="x, one of the functions of plugins, is a part"
+    ):
         plugins.function("x")
