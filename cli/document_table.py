@@ -29,8 +29,8 @@ _TABLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "compare": (_REPORT,),
     "bench": (("qtool.evaluation.latency.bench:Bench",),),
     "generate": (("qtool.evaluation.generation:Generation",),),
-    "tune": ((f"{_OWN}:TunedFile", "qtool.search.tune_result:TuneResult"),),
-    "explain": (("qtool.search.explanation:Explanation",),),
+    "tune": ((f"{_OWN}:TunedFile", "TuneResult"),),
+    "explain": (("Explanation",),),
     "inspect": (
         ("qtool.evaluation.measure.model_contents:ModelContents",),
         ("qtool.evaluation.file_contents:CalibrationContents",),

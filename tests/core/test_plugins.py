@@ -28,7 +28,5 @@ def test_a_name_has_one_plugin(kind: str) -> None:
 
 
 def test_what_no_plugin_has_is_not_installed() -> None:
-    with pytest.raises(
-        InstallError, match="x, one of the functions of plugins, is a part"
-    ):
+    with pytest.raises(InstallError, match="x, one of the functions of plugins, is a part"):
         plugins.function("x")

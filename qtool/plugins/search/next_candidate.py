@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qtool.search.archive import Trial
-from qtool.search.choices import Config
-from qtool.search.cost_model import CostModel
-from qtool.search.goals import TuneGoals
-from qtool.search.pareto_front import Candidates
+from qtool.plugins.search.archive import Trial
+from qtool.plugins.search.choices import Config
+from qtool.plugins.search.cost_model import CostModel
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.pareto_front import Candidates
 
 MIN_GAIN = 0.01  # relative cost saving that is worth an evaluation
 NOISE_STEP = 4.0  # factor (6 dB) to lower the noise by, until a file is accurate enough

@@ -13,11 +13,11 @@ from qtool.core.sqnr import decibels
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import Trial
-from qtool.search.choices import SearchSpace
-from qtool.search.cost_model import CostModel
-from qtool.search.goals import TuneGoals
-from qtool.search.pareto_front import non_dominated
+from qtool.plugins.search.archive import Trial
+from qtool.plugins.search.choices import SearchSpace
+from qtool.plugins.search.cost_model import CostModel
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.pareto_front import non_dominated
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from torch import nn
 
 import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.search.archive import Archive, Trial
-from qtool.search.candidate_files import finalists, time_finalists
-from qtool.search.goals import TuneGoals
-from qtool.search.judge import Score
+from qtool.plugins.search.archive import Archive, Trial
+from qtool.plugins.search.candidate_files import finalists, time_finalists
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.judge import Score
 
 WIDE = 1e4
 HOSTILE = (1, 3, 4)

@@ -9,15 +9,15 @@ import torch
 from torch import fx, nn
 
 import qtool
-from qtool.api.tuning import calibrate_choices
 from qtool.core import graph as G
 from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.speed.slow_layers import REASON
-from qtool.search import candidate_files, layer_costs
-from qtool.search.search_loop import Search
+from qtool.plugins.search import candidate_files, layer_costs
+from qtool.plugins.search.search_loop import Search
+from qtool.plugins.search.tuning import calibrate_choices
 from tests.evaluation.latency.test_decoding import Cached, arrays
-from tests.search.nets import ladder
+from tests.plugins.search.nets import ladder
 
 NET, SEEN, ASKED = ladder()
 

@@ -26,7 +26,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.types import Array
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan, describe_spec
-from qtool.search.choices import FLOAT, Config, SearchSpace
+from qtool.plugins.search.choices import FLOAT, Config, SearchSpace
 
 _INTEGER_FORMS = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
 _NOT_TIMED = (Execution.FLOAT, Execution.SHAPE)

@@ -23,16 +23,16 @@ from qtool.core.errors import CalibrationError, ExportError, PassError, PlanErro
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe
 from qtool.planning.speed import slow_layers
-from qtool.search.archive import Archive, Trial, recipe_key
-from qtool.search.candidate_files import CandidateFiles, file_bytes, time_finalists
-from qtool.search.choices import Config, SearchSpace, observers_of, search_space
-from qtool.search.cost_model import CostModel, correlation, fit_scales
-from qtool.search.goals import SearchOptions, TuneGoals
-from qtool.search.judge import Judge
-from qtool.search.measured_model import measure_model, named_steps
-from qtool.search.next_candidate import Observation, next_candidate, quantize_more
-from qtool.search.pareto_front import pareto_front
-from qtool.search.tune_result import TuneResult, front_keys, group_choices
+from qtool.plugins.search.archive import Archive, Trial, recipe_key
+from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes, time_finalists
+from qtool.plugins.search.choices import Config, SearchSpace, observers_of, search_space
+from qtool.plugins.search.cost_model import CostModel, correlation, fit_scales
+from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.judge import Judge
+from qtool.plugins.search.measured_model import measure_model, named_steps
+from qtool.plugins.search.next_candidate import Observation, next_candidate, quantize_more
+from qtool.plugins.search.pareto_front import pareto_front
+from qtool.plugins.search.tune_result import TuneResult, front_keys, group_choices
 
 MAX_REQUANTIZED = 2  # evaluations of files with fewer layers in float
 NOISE_FLOOR = 1e-30  # so that the logarithm of no noise is a number

@@ -38,9 +38,9 @@ from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import Kind
 from qtool.planning.recipe import Rule
-from qtool.search.choices import FLOAT, exact_selector, observers_of, search_space
-from qtool.search.cost_model import find_items
-from qtool.search.explanation import Explanation, Flip
+from qtool.plugins.search.choices import FLOAT, exact_selector, observers_of, search_space
+from qtool.plugins.search.cost_model import find_items
+from qtool.plugins.search.explanation import Explanation, Flip
 
 MAX_GREEDY = 6
 DEMAND_GROWTH = 1.3  # of the required gain, if the sum of the gains was too optimistic

@@ -11,9 +11,9 @@ from qtool.core.limits import Range, check_fields
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.metrics.interval import CONFIDENCE
 from qtool.metrics.metric import check_drop, default_drop
-from qtool.search.archive import Trial
-from qtool.search.choices import FLOAT
-from qtool.search.judge import Score
+from qtool.plugins.search.archive import Trial
+from qtool.plugins.search.choices import FLOAT
+from qtool.plugins.search.judge import Score
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval

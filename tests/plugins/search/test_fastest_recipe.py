@@ -16,9 +16,9 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.search import candidate_files, fastest_recipe
-from qtool.search.layer_costs import NodeCosts
-from tests.search.nets import ladder
+from qtool.plugins.search import candidate_files, fastest_recipe
+from qtool.plugins.search.layer_costs import NodeCosts
+from tests.plugins.search.nets import ladder
 
 LAYERS = ("first", "second", "third", "head")
 
@@ -86,7 +86,7 @@ def test_a_gain_within_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.api.fastest_recipe.current", lambda: Ranks(0, 2))
+    monkeypatch.setattr("qtool.plugins.search.recipe_for_speed.current", lambda: Ranks(0, 2))
     with pytest.raises(qtool.OptionError, match="timed in one process; leave out "):
         choice()
 
@@ -94,11 +94,11 @@ def test_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_recipe_repeats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is the fastest here."""
     net, batches, _ = ladder()
-    monkeypatch.setattr("tests.search.nets.measured_ladder", lambda: net, raising=False)
+    monkeypatch.setattr("tests.plugins.search.nets.measured_ladder", lambda: net, raising=False)
     np.save(tmp_path / "x.npy", torch.cat(batches).numpy())
 
     def run(out: str, *options: str) -> str:
-        model, data = "tests.search.nets:measured_ladder", str(tmp_path / "x.npy")
+        model, data = "tests.plugins.search.nets:measured_ladder", str(tmp_path / "x.npy")
         common = ["--data", data, "--seconds", "0.01", "-o", str(tmp_path / out)]
         result = CliRunner().invoke(main, ["quantize", model, *common, *options])
         assert result.exit_code == 0, result.output

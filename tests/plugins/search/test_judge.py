@@ -11,8 +11,8 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.search import judge as module
-from qtool.search.judge import Judge, Score
+from qtool.plugins.search import judge as module
+from qtool.plugins.search.judge import Judge, Score
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 

@@ -9,7 +9,6 @@ from typing import Any
 from qtool.api.conversion import convert
 from qtool.api.conversion_inputs import capture_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.api.tuning import calibrate_choices
 from qtool.backends.table import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
@@ -23,9 +22,10 @@ from qtool.evaluation.speedup import timing_runtime
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.planning import targets
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe
-from qtool.search.candidate_files import CandidateFiles
-from qtool.search.choices import observers_of, search_space
-from qtool.search.fastest_recipe import FastestRecipe, find_fastest
+from qtool.plugins.search.candidate_files import CandidateFiles
+from qtool.plugins.search.choices import observers_of, search_space
+from qtool.plugins.search.fastest_recipe import FastestRecipe, find_fastest
+from qtool.plugins.search.tuning import calibrate_choices
 
 
 def fastest_recipe(

@@ -18,9 +18,9 @@ from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import Trial, recipe_key
-from qtool.search.goals import TuneGoals
-from qtool.search.measured_speedups import measure_speedups
+from qtool.plugins.search.archive import Trial, recipe_key
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.measured_speedups import measure_speedups
 
 COST_MARGIN = 1.25  # of the least cost: more than sessions differ by
 MAX_FINALISTS = 6

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qtool.core.types import Array
-from qtool.search.choices import Config, Group
-from qtool.search.cost_model import CostModel
+from qtool.plugins.search.choices import Config, Group
+from qtool.plugins.search.cost_model import CostModel
 
 EXHAUSTIVE_LIMIT = 2**14  # configurations, for enumeration
 PRICES = 24

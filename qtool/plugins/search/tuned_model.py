@@ -11,7 +11,7 @@ from qtool.core.atomic import write_atomic
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.planning.recipe import Recipe
-from qtool.search.tune_result import TuneResult
+from qtool.plugins.search.tune_result import TuneResult
 
 
 class TunedModel(TuneResult):
@@ -81,7 +81,7 @@ class TunedModel(TuneResult):
         """
         self.export(path)
         if page is not None:
-            from qtool.search.report_page import tune_page  # loads matplotlib
+            from qtool.plugins.search.report_page import tune_page  # loads matplotlib
 
             write_atomic(page, tune_page(self, Path(path).stem))
         if recipe is not None:

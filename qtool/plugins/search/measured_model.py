@@ -26,11 +26,11 @@ from qtool.core.types import Array, Observed
 from qtool.evaluation.layer_facts import signal_and_noise
 from qtool.planning.plan import Kind
 from qtool.planning.recipe import Recipe
-from qtool.search.archive import recipe_key
-from qtool.search.candidate_files import CandidateFiles, file_bytes
-from qtool.search.choices import Config, SearchSpace
-from qtool.search.cost_model import CostModel, Item, find_items, point_items
-from qtool.search.layer_costs import NodeCosts, measure_costs, uniform_configs
+from qtool.plugins.search.archive import recipe_key
+from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes
+from qtool.plugins.search.choices import Config, SearchSpace
+from qtool.plugins.search.cost_model import CostModel, Item, find_items, point_items
+from qtool.plugins.search.layer_costs import NodeCosts, measure_costs, uniform_configs
 
 SECONDS = 120.0
 """Time limit of the errors, after which the samples so far are used; at least one chunk is run."""

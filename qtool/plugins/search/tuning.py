@@ -17,7 +17,6 @@ from qtool.api.captured_source import by_input_name, data_module
 from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.open_files import runtime_title
 from qtool.backends.table import format_of, open_file, own_format
 from qtool.calibration.calibration import Calibration
@@ -53,16 +52,17 @@ from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe
 from qtool.planning.targets import check_format
-from qtool.search.archive import Archive, data_digest
-from qtool.search.candidate_files import CandidateFiles
-from qtool.search.choices import search_space
-from qtool.search.cost_model import extra_points
-from qtool.search.explain import Explainer
-from qtool.search.explanation import Explanation
-from qtool.search.goals import SearchOptions, TuneGoals
-from qtool.search.judge import Judge
-from qtool.search.search_loop import Search
-from qtool.search.tune_result import TuneResult
+from qtool.plugins.search.archive import Archive, data_digest
+from qtool.plugins.search.candidate_files import CandidateFiles
+from qtool.plugins.search.choices import search_space
+from qtool.plugins.search.cost_model import extra_points
+from qtool.plugins.search.explain import Explainer
+from qtool.plugins.search.explanation import Explanation
+from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.judge import Judge
+from qtool.plugins.search.search_loop import Search
+from qtool.plugins.search.tune_result import TuneResult
+from qtool.plugins.search.tuned_model import TunedModel, tuned_model
 
 SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 

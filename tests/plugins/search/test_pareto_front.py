@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import qtool
-from qtool.search import pareto_front as module
-from qtool.search.choices import observers_of, search_space
-from qtool.search.cost_model import CostModel, find_items
-from qtool.search.pareto_front import non_dominated, pareto_front
-from tests.search.nets import ladder
+from qtool.plugins.search import pareto_front as module
+from qtool.plugins.search.choices import observers_of, search_space
+from qtool.plugins.search.cost_model import CostModel, find_items
+from qtool.plugins.search.pareto_front import non_dominated, pareto_front
+from tests.plugins.search.nets import ladder
 
 
 def hypervolume(cost: np.ndarray, noise: np.ndarray, worst: tuple[float, float]) -> float:

@@ -11,13 +11,19 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.api.tuning import _recipes
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.search import measured_speedups
-from qtool.search.choices import FLOAT, observers_of, search_space
-from qtool.search.cost_model import CostModel, correlation, extra_points, find_items, fit_scales
-from qtool.search.measured_speedups import MAX_SESSIONS, MIN_SESSIONS, repeat_sessions
-from tests.search.test_pareto_front import model  # noqa: F401  # a fixture
+from qtool.plugins.search import measured_speedups
+from qtool.plugins.search.choices import FLOAT, observers_of, search_space
+from qtool.plugins.search.cost_model import (
+    CostModel,
+    correlation,
+    extra_points,
+    find_items,
+    fit_scales,
+)
+from qtool.plugins.search.measured_speedups import MAX_SESSIONS, MIN_SESSIONS, repeat_sessions
+from qtool.plugins.search.tuning import _recipes
+from tests.plugins.search.test_pareto_front import model  # noqa: F401  # a fixture
 
 
 def test_factors_of_groups_are_found(model: CostModel) -> None:  # noqa: F811  # as above

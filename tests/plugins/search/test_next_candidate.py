@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from qtool.search.archive import Trial
-from qtool.search.cost_model import CostModel
-from qtool.search.goals import TuneGoals
-from qtool.search.judge import Score
-from qtool.search.next_candidate import Observation, next_candidate, quantize_more
-from qtool.search.pareto_front import Candidates
-from tests.search.test_pareto_front import model  # noqa: F401  # a fixture
+from qtool.plugins.search.archive import Trial
+from qtool.plugins.search.cost_model import CostModel
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.judge import Score
+from qtool.plugins.search.next_candidate import Observation, next_candidate, quantize_more
+from qtool.plugins.search.pareto_front import Candidates
+from tests.plugins.search.test_pareto_front import model  # noqa: F401  # a fixture
 
 COUNT = 64
 KNOWN = Candidates(

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 
 from qtool.evaluation.report.page.figures import INK, SERIES, Drawing, draw_svg, escape_math
 from qtool.evaluation.report.page.render import environment
-from qtool.search.judge import Score
-from qtool.search.tune_result import TuneResult
+from qtool.plugins.search.judge import Score
+from qtool.plugins.search.tune_result import TuneResult
 
 
 def tune_page(result: TuneResult, title: str) -> bytes:

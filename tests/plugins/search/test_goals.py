@@ -8,8 +8,8 @@ import pytest
 
 import qtool
 from qtool.core.errors import OptionError
-from qtool.search.archive import Trial
-from qtool.search.judge import Score
+from qtool.plugins.search.archive import Trial
+from qtool.plugins.search.judge import Score
 
 
 def trial(

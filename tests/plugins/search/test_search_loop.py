@@ -19,16 +19,16 @@ from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.recipe import Recipe
 from qtool.planning.speed import slow_layers
-from qtool.search import candidate_files, measured_model, search_loop
-from qtool.search.archive import Archive
-from qtool.search.candidate_files import CandidateFiles
-from qtool.search.goals import SearchOptions, TuneGoals
-from qtool.search.judge import Score
-from qtool.search.layer_costs import NodeCosts
-from qtool.search.measured_model import named_steps
-from qtool.search.search_loop import Search
-from qtool.search.tune_result import TuneResult
-from tests.search.nets import ladder
+from qtool.plugins.search import candidate_files, measured_model, search_loop
+from qtool.plugins.search.archive import Archive
+from qtool.plugins.search.candidate_files import CandidateFiles
+from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.judge import Score
+from qtool.plugins.search.layer_costs import NodeCosts
+from qtool.plugins.search.measured_model import named_steps
+from qtool.plugins.search.search_loop import Search
+from qtool.plugins.search.tune_result import TuneResult
+from tests.plugins.search.nets import ladder
 
 NET, CALIBRATION, _ = ladder()
 TARGET = "onnxruntime-x86-vnni"

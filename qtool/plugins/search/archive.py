@@ -23,7 +23,7 @@ from qtool.core.remedies import OtherFile
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.planning.recipe import Recipe
-from qtool.search.judge import Score
+from qtool.plugins.search.judge import Score
 
 _HEAD = "tune.json"
 SCHEMA = 1

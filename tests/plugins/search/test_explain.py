@@ -9,9 +9,9 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.search.explanation import Flip
+from qtool.plugins.search.explanation import Flip
 from tests.evaluation.language_models import DYNAMIC, Tagger, texts
-from tests.search.nets import ladder
+from tests.plugins.search.nets import ladder
 
 
 def test_what_is_named_mends(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from qtool.core.summary import group_names
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
-from qtool.search.candidate_files import CandidateFiles
-from qtool.search.choices import FLOAT, Config, SearchSpace, exact_selector
-from qtool.search.cost_model import CostModel, find_items
-from qtool.search.layer_costs import measure_costs
+from qtool.plugins.search.candidate_files import CandidateFiles
+from qtool.plugins.search.choices import FLOAT, Config, SearchSpace, exact_selector
+from qtool.plugins.search.cost_model import CostModel, find_items
+from qtool.plugins.search.layer_costs import measure_costs
 
 MIN_GAIN = 1.03
 """Least gain over all layers in integers that is worth a recipe; sessions differ by as much."""
