@@ -107,12 +107,12 @@ def command(
 
 def show_file(calibration: Calibration, path: Path, as_json: bool, merged: int = 0) -> None:
     """Print what a calibration file holds, and of how many it was merged."""
-    from qtool.cli.documents import CalibrationFile
-
     samples, tensors = calibration.samples, len(calibration.statistics)
-    file = CalibrationFile(path, samples, tensors, str(calibration.observer), calibration.notes)
     if as_json:
-        output.show_json(file)
+        from qtool.cli.documents import CalibrationFile
+
+        observer = str(calibration.observer)
+        output.show_json(CalibrationFile(path, samples, tensors, observer, calibration.notes))
         return
     text = f"merged from {merged} calibrations" if merged else "calibration"
     output.show_summary(calibration.summary(str(path), text))

@@ -126,10 +126,10 @@ def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
     Args:
         source: value of MODEL, for the names of files that stayed.
     """
-    from qtool.cli.documents import ModelFile, Outcome
-
     sources.report_kept(file.kept, source)
     if as_json:
+        from qtool.cli.documents import ModelFile, Outcome
+
         result = file.verification
         notes = (*file.notes, *result.notes)
         outcome = Outcome(file.passed and result.passed)

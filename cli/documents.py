@@ -1,6 +1,5 @@
-"""What the commands print with --json, as dataclasses: docs/report.md and a test come from them.
+"""What the commands alone print with --json, as dataclasses; `document_table` has all.
 
-A document is one JSON object: the fields of `Envelope`, then those of the parts of its command.
 Imports the library, and so torch: commands import this module when they print.
 """
 
@@ -8,24 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qtool.api.quantized_file import QuantizedFile
-from qtool.backends.onnxruntime.emulation import CpuComparison, WebGpuComparison
-from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.file_contents import CalibrationContents
-from qtool.evaluation.gate.result import GateResult
-from qtool.evaluation.generation import Generation
-from qtool.evaluation.latency.bench import Bench
-from qtool.evaluation.measure.model_contents import ModelContents
-from qtool.evaluation.measure.provenance import Provenance
-from qtool.evaluation.report.report import Report
 from qtool.evaluation.speedup import Speedup
 from qtool.metrics.metric import Metric
-from qtool.search.explanation import Explanation
-from qtool.search.tune_result import TuneResult
-from qtool.verification import FileCheck, Verification
+
+if TYPE_CHECKING:
+    from qtool.api.quantized_file import QuantizedFile
 
 
 @dataclass(frozen=True)
@@ -156,24 +145,3 @@ class TunedFile:
     """
 
     file: Path
-
-
-DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
-    "quantize": ((ModelFile, Verification, Outcome),),
-    "calibrate": ((CalibrationFile,),),
-    "merge": ((CalibrationFile,),),
-    "convert": ((ModelFile, Verification, Outcome),),
-    "blockwise": ((ModelFile, Verification, Outcome),),
-    "verify": ((FileCheck,), (CpuComparison,), (WebGpuComparison,)),
-    "gate": ((GateResult,),),
-    "evaluate": ((Evaluation,),),
-    "report": ((Report,),),
-    "compare": ((Report,),),
-    "bench": ((Bench,),),
-    "generate": ((Generation,),),
-    "tune": ((TunedFile, TuneResult),),
-    "explain": ((Explanation,),),
-    "inspect": ((ModelContents,), (CalibrationContents,), (Provenance,)),
-    "emulators": ((Emulators,),),
-}
-"""Command -> the alternatives of what it prints, each the parts of one object."""

@@ -167,7 +167,7 @@ def show_json(*parts: Any) -> None:
     """Print one JSON document: the fields of `Envelope`, then those of each part.
 
     Args:
-        parts: dataclasses of `qtool.cli.documents.DOCUMENTS`.
+        parts: dataclasses of `qtool.cli.document_table.documents`.
     """
     context = click.get_current_context()
     fields = envelope(context.command.name or "")

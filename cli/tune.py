@@ -12,8 +12,8 @@ from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.number_types import Real
 
 if TYPE_CHECKING:
+    from qtool import TunedModel
     from qtool.evaluation.history import Run
-    from qtool.search.tune_result import TuneResult
 
 CHOICES = ("static", "dynamic", "int8-weights")
 _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
@@ -211,7 +211,7 @@ def command(
         raise SystemExit(1)
 
 
-def _run_of(result: TuneResult, path: Path) -> Run:
+def _run_of(result: TunedModel, path: Path) -> Run:
     """Return the entry of the file of experiments for the best file of a search.
 
     Args:

@@ -88,12 +88,13 @@ def operators() -> str:
 
 def json_documents() -> str:
     """The JSON of every command, from the dataclasses that it is written from."""
-    from qtool.cli.documents import DOCUMENTS, Envelope, Error
+    from qtool.cli.document_table import documents
+    from qtool.cli.documents import Envelope, Error
 
     nested: dict[str, type] = {}
     parts = ["## All commands", _json_table((Envelope,), nested)]
     parts += ["If the command fails, these keys follow:", _json_table((Error,), nested)]
-    for command, alternatives in DOCUMENTS.items():
+    for command, alternatives in documents().items():
         parts.append(f"## qtool {command}")
         for i, classes in enumerate(alternatives):
             parts += ["Or:"] if i else []

@@ -32,11 +32,14 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         message = f"module 'qtool' has no attribute '{name}'"
         raise AttributeError(message, name=name, obj=_sys.modules[__name__])  # for its suggestions
+    from qtool.core.plugins import PACKAGE, missing
     from qtool.core.torch_package import TORCH, has_torch, torch_error
 
     try:
         return getattr(_import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
+        if _MODULES[name].startswith(f"{error.name}.") and PACKAGE in str(error.name):
+            raise missing(f"qtool.{name}") from error
         if (error.name or "").partition(".")[0] != TORCH or has_torch():
             raise
         raise torch_error(f"qtool.{name}") from error

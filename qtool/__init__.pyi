@@ -13,11 +13,9 @@ from qtool.api.extensions import (
     register_runtime as register_runtime,
     register_target as register_target,
 )
-from qtool.api.fastest_recipe import fastest_recipe as fastest_recipe
 from qtool.api.file_check import verify as verify
 from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
-from qtool.api.other_cpus import verify_on as verify_on, verify_on_webgpu as verify_on_webgpu
 from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
 from qtool.api.quantize_to_file import (
     quantize_to_file as quantize_to_file,
@@ -32,16 +30,8 @@ from qtool.api.quantized_file import (
 from qtool.api.quantized_model import QuantizedModel as QuantizedModel
 from qtool.api.reports import compare as compare, report as report
 from qtool.api.stored_model import quantize_by_blocks as quantize_by_blocks
-from qtool.api.tuned_model import TunedModel as TunedModel
-from qtool.api.tuning import explain as explain, tune as tune
 from qtool.backends.model_file import FileFormat as FileFormat
 from qtool.backends.onnx.export import write_float as write_float
-from qtool.backends.onnxruntime.emulation import (
-    CpuComparison as CpuComparison,
-    CpuResult as CpuResult,
-    WebGpuComparison as WebGpuComparison,
-    emulators as emulators,
-)
 from qtool.backends.runtime import Runtime as Runtime
 from qtool.calibration.calibration import Calibration as Calibration
 from qtool.core.errors import (
@@ -87,9 +77,19 @@ from qtool.passes import GraphPass as GraphPass
 from qtool.planning.plan import QuantPlan as QuantPlan
 from qtool.planning.recipe import Recipe as Recipe, Rule as Rule
 from qtool.planning.targets import KernelRule as KernelRule, Target as Target
-from qtool.search.explanation import Explanation as Explanation
-from qtool.search.fastest_recipe import FastestRecipe as FastestRecipe
-from qtool.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
+from qtool.plugins.emulators.available import emulators as emulators
+from qtool.plugins.emulators.other_cpus import (
+    verify_on as verify_on,
+    verify_on_webgpu as verify_on_webgpu,
+)
+from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuResult as CpuResult
+from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComparison
+from qtool.plugins.search.explanation import Explanation as Explanation
+from qtool.plugins.search.fastest_recipe import FastestRecipe as FastestRecipe
+from qtool.plugins.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
+from qtool.plugins.search.recipe_for_speed import fastest_recipe as fastest_recipe
+from qtool.plugins.search.tuned_model import TunedModel as TunedModel
+from qtool.plugins.search.tuning import explain as explain, tune as tune
 from qtool.verification import (
     Coverage as Coverage,
     Exactness as Exactness,

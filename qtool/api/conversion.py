@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +20,10 @@ from qtool.api.conversion_inputs import (
     example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
-from qtool.api.scales import calibration_of_scales, steps_with_scales, with_scales
 from qtool.backends.table import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
+from qtool.core import plugins
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
@@ -143,14 +143,15 @@ def convert(
     if calibration is None:
         if scales is None:
             raise CalibrationError("give a calibration, a file of scales, or both")
-        captured, plan, calibration = calibration_of_scales(
+        of_scales: Calibration
+        captured, plan, of_scales = plugins.function("calibration_of_scales")(
             model,
             scales,
             targets.target(target or targets.DEFAULT).name,
             Recipe.of(*options),
             dynamic,
         )
-        return _convert(captured, plan, calibration, example_batch(calibration, model))
+        return _convert(captured, plan, of_scales, example_batch(of_scales, model))
     if not isinstance(calibration, Calibration | str | Path):
         raise CalibrationError(
             f"the calibration is a {type(calibration).__name__}",
@@ -182,9 +183,10 @@ def convert(
     if options != (None,) * 5:
         chosen = captured.recipe(name, *options)
     if scales is not None:
-        chosen = steps_with_scales(chosen, has_samples=True)
+        chosen = plugins.function("steps_with_scales")(chosen, has_samples=True)
     plan = captured.plan(name, calibration.observer, chosen, seen=calibration.specs)
     if scales is not None:
+        with_scales: Callable[..., Calibration] = plugins.function("with_scales")
         calibration = with_scales(calibration, model, captured, plan, scales)
     return _convert(captured, plan, calibration, example)
 

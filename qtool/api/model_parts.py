@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from qtool.api.conversion import quantize
-from qtool.api.fastest_recipe import fastest_recipe
 from qtool.api.file_target import FileTarget
 from qtool.api.model_folder import FolderWriter, write_next_to
 from qtool.api.quantize_options import QuantizeOptions
@@ -22,6 +21,7 @@ from qtool.api.quantized_file import (
     write_file,
 )
 from qtool.api.stored_model import StoredModel, convert_stored
+from qtool.core import plugins
 from qtool.core.data import peek
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
@@ -29,7 +29,6 @@ from qtool.core.progress import length_of, stage, track_task
 from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
-from qtool.search.fastest_recipe import FastestRecipe
 
 
 @dataclass(frozen=True)
@@ -137,14 +136,14 @@ _IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover", "ignore"))
 
 def _measure_layers(
     inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
-) -> tuple[PartInputs, FastestRecipe]:
-    """Return inputs whose data is still whole, and the fastest recipe. settings: of `quantize`."""
+) -> tuple[PartInputs, Any]:
+    """Return inputs whose data is still whole, and a `FastestRecipe`. settings: of `quantize`."""
     module = inputs.model if isinstance(inputs.model, nn.Module) else None
     first, batches = (None, None) if inputs.batches is None else peek(inputs.batches, module)
     data = batches if first is None else [first]
     seconds = target.options.timing or FileOptions().timing
     with track_task("timing of layers"):
-        fastest = fastest_recipe(
+        fastest = plugins.function("fastest_recipe")(
             inputs.model, data, format=target.format, seconds=seconds, **settings
         )
     return replace(inputs, batches=batches), fastest

@@ -9,7 +9,6 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from qtool.api.browser_check import check_in_browser
 from qtool.api.captured_source import measure_accuracy
 from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
@@ -20,6 +19,7 @@ from qtool.backends.tflite.c_source import FORMAT as C_SOURCE
 from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import blocks_table
+from qtool.core import plugins
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
@@ -259,8 +259,7 @@ def write_file(
         if not untimed:
             with track_task("timing"):
                 speed = measure_speedup(quantized, place, seconds=options.timing)
-    check = check_in_browser(quantized, place)
-    wrong = {"browser": check.wrong} if check.wrong else {}
+    rows, wrong = _in_browser(quantized, place)
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
     file = QuantizedFile(
         place,
@@ -274,13 +273,23 @@ def write_file(
         quantized.captured.file_bytes or timed or quantized.float_bytes,
         speed,
         untimed,
-        missed={**missed_goals(result, options), **wrong},
-        browser=check.rows,
+        missed=missed_goals(result, options) | wrong,
+        browser=rows,
     )
     file, failure = try_accuracy(file, evaluation)
     if failure is not None:
         raise failure
     return file
+
+
+def _in_browser(
+    quantized: QuantizedModel, path: Path
+) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    """Run a file of a target for browsers there; return rows of a summary, and what is wrong."""
+    if not target(quantized.plan.target).browser:
+        return (), {}
+    check = plugins.function("check_in_browser")(quantized, path)
+    return check.rows, {"browser": check.wrong} if check.wrong else {}
 
 
 def try_accuracy(

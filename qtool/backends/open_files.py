@@ -8,9 +8,10 @@ from qtool.backends.onnxruntime.readable import READABLE as ONNX
 from qtool.backends.readable_file import ReadableFile, ReadableFormat
 from qtool.backends.session import OtherRuntime, Session
 from qtool.backends.tflite.readable import READABLE as TFLITE
+from qtool.core import plugins
 from qtool.core.errors import FileError, OptionError
 from qtool.core.missing_files import missing
-from qtool.core.option_names import NATIVE, unknown_name
+from qtool.core.option_names import NATIVE, RUNTIMES, unknown_name
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
 
@@ -70,7 +71,7 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Ses
     Raises:
         FileError: not a model.
         OptionError: the runtime does not run files of this format.
-        InstallError: the runtime of this format is not installed.
+        InstallError: the runtime of this format is not installed, or the plugin of another one.
         VerificationError: the runtime refuses the file, or another runtime is not installed.
     """
     used = _format_of(path)
@@ -78,9 +79,15 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Ses
         return used.session(path, threads)
     names = [r.name for r in used.other_runtimes]
     if runtime not in names:
+        _check_installed(runtime, used)
         sentence = unknown_name("runtime", runtime, (NATIVE, *names))
         raise OptionError(f"{Path(path).name}: {sentence}")
     return used.other_runtimes[names.index(runtime)].session(path, threads)
+
+
+def _check_installed(runtime: str, used: ReadableFormat) -> None:
+    if used is ONNX and runtime in RUNTIMES:
+        raise plugins.missing(f"the runtime '{runtime}'")
 
 
 def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
@@ -96,6 +103,13 @@ def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
 
 
 def other_runtime(name: str) -> OtherRuntime:
-    """Return a runtime besides NATIVE by its name."""
-    others = (runtime for used in READABLE for runtime in used.other_runtimes)
-    return next(runtime for runtime in others if runtime.name == name)
+    """Return a runtime besides NATIVE by its name.
+
+    Raises:
+        InstallError: this installation lacks its plugin.
+    """
+    others = (each for used in READABLE for each in used.other_runtimes)
+    runtime = next((each for each in others if each.name == name), None)
+    if runtime is None:
+        raise plugins.missing(f"the runtime '{name}'")
+    return runtime

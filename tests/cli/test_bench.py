@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from qtool.backends.onnxruntime_web.session import PROCESS
 from qtool.evaluation.latency.bench import Bench
+from qtool.plugins.emulators.web.session import PROCESS
 from tests.cli.conftest import Cli
 from tests.evaluation.onnx_files import linear_file
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.backends.onnxruntime.emulation import CPUS
+from qtool.plugins.emulators.cpus import CPUS
 from tests.cli.conftest import Cli
 from tests.docs.snippets import ROOT
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from qtool.cli import COMMANDS, SCHEMA
-from qtool.cli.documents import DOCUMENTS, Envelope, Error
+from qtool.cli.document_table import documents
+from qtool.cli.documents import Envelope, Error
 
 import qtool
 from qtool.core.json_schema import json_schema
@@ -70,7 +71,7 @@ def write_decoder(path: Path) -> None:
 
 
 def test_every_command_is_called_and_described() -> None:
-    assert {call[0] for call in CALLS.values()} == set(COMMANDS) == set(DOCUMENTS)
+    assert {call[0] for call in CALLS.values()} == set(COMMANDS) == set(documents())
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -84,7 +85,7 @@ def test_the_document_is_as_described(name: str, sample: Cli) -> None:
     result = sample(*CALLS[name], "--json", code=(0, 1, 2))
     document = json.loads(result.stdout)
     failed = result.exit_code == 2
-    alternatives = ((Error,),) if failed else DOCUMENTS[command]
+    alternatives = ((Error,),) if failed else documents()[command]
     complaints = [list(complain(document, merged((Envelope, *parts)))) for parts in alternatives]
     assert [] in complaints, complaints
     assert document["command"] == command

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from qtool.api import other_cpus
-from qtool.backends.onnxruntime.emulation import NodeDifference, ProviderOutput, WebGpuComparison
-from qtool.backends.onnxruntime.emulation.available import Missing
-from qtool.backends.onnxruntime.emulation.placement import Placement
-from tests.backends.onnxruntime.emulation.networks import pretend
+from qtool.plugins.emulators import other_cpus
+from qtool.plugins.emulators.available import Missing
+from qtool.plugins.emulators.placement import Placement
+from qtool.plugins.emulators.webgpu_result import NodeDifference, ProviderOutput, WebGpuComparison
 from tests.cli.conftest import Cli
+from tests.plugins.emulators.networks import pretend
 
 DATA = ("--data", "examples/digits/eval.npz")
 WRONG = """

@@ -60,7 +60,7 @@ def test_every_argument_of_a_message_exists_in_python(name: str) -> None:
 def test_no_message_names_an_option_alone() -> None:
     """Options outside of `argument` are those of other programs, or in texts on commands."""
     allowed = {
-        "emulation/available.py",
+        "emulators/available.py",
         "page/figures.py",
         "tflite/deployment.py",
     }

@@ -13,7 +13,7 @@ from qtool.observers import OBSERVERS
 from qtool.planning import targets
 from qtool.planning.recipe import ACCURACIES, MODES
 from qtool.planning.targets import TARGETS
-from qtool.search.choices import CHOICES
+from qtool.plugins.search.choices import CHOICES
 from tests.backends.onnx.export.networks import NETWORKS, model, quantized
 
 

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 import qtool
 from docs.support_matrix import LEGEND, operator_table, treatment
 from qtool import capture_model
-from qtool.backends.onnxruntime.emulation.cache_folder import web_folder
 from qtool.core.ops import OPS, rows
 from qtool.planning import targets
 from qtool.planning.targets import TARGETS
+from qtool.plugins.emulators.cache_folder import web_folder
 from tests.docs.snippets import PAGES, ROOT, blocks, run_command
 from tests.needs import needs_web
 from tests.passes.differential import Function

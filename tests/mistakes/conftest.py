@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.search import measured_speedups
+from qtool.plugins.search import measured_speedups
 from tests.mistakes.files import write
 from tests.quick_commands import MOMENT, quick_commands
 

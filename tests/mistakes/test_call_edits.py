@@ -14,7 +14,6 @@ from torch import nn
 
 import qtool
 from qtool.backends import profiles
-from qtool.backends.onnxruntime.emulation.cpus import parse_cpus
 from qtool.backends.table import FORMATS
 from qtool.core import ops
 from qtool.core.remedies import CallEdit
@@ -27,6 +26,7 @@ from qtool.passes import GraphPass
 from qtool.planning.recipe import Recipe
 from qtool.planning.recipe.rule import check_regex
 from qtool.planning.targets import TARGETS, KernelRule
+from qtool.plugins.emulators.cpus import parse_cpus
 from tests.backends.onnx.operators.outside import Gate, gate, restored, write_gate
 from tests.mistakes.nets import IMAGES, captured, image_net, quantize
 from tests.mistakes.remedies import Edit, check_edit

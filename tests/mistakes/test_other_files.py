@@ -24,7 +24,7 @@ from qtool.evaluation.report.report import Report
 from qtool.frontends.data.rows import read_rows
 from qtool.frontends.huggingface.model_folder import read_config
 from qtool.frontends.state_dicts import load_weights
-from qtool.search.archive import Archive
+from qtool.plugins.search.archive import Archive
 from tests.mistakes.nets import IMAGES
 from tests.mistakes.remedies import Edit, check_edit
 

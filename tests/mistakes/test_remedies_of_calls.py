@@ -41,7 +41,7 @@ def _check_measurable(target: str, path: str) -> None:
 
 
 def _in_node(threads: int = 2) -> None:
-    from qtool.backends.onnxruntime_web.session import WebSession
+    from qtool.plugins.emulators.web.session import WebSession
 
     WebSession("float.onnx", threads)
 
@@ -97,7 +97,7 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
         lambda target="onnxruntime": quantize([IMAGES], target=target).export("out.tflite"),
         {"backends/tflite/planned_export --target"},
     ),
-    "threads in node": (_in_node, {"backends/onnxruntime_web/session --threads"}),
+    "threads in node": (_in_node, {"plugins/emulators/web/session --threads"}),
     "LiteRT is missing": (_without_litert, {"backends/tflite/litert ai-edge-litert"}),
     "timm is missing": (_without_timm, {"frontends/optional_packages timm"}),
     "sparse": (

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnxruntime.emulation.cpus import WEBGPU
-from qtool.backends.onnxruntime.emulation.jobs import Job, read_array, run_jobs, write_array
 from qtool.core.errors import EmulationError
 from qtool.core.sqnr import sqnr
-from tests.backends.onnxruntime.emulation.webgpu import attention, needs_webgpu, show_subgroups
+from qtool.plugins.emulators.cpus import WEBGPU
+from qtool.plugins.emulators.jobs import Job, read_array, run_jobs, write_array
+from tests.plugins.emulators.webgpu_networks import attention, needs_webgpu, show_subgroups
 
 pytestmark = [pytest.mark.matrix, needs_webgpu]
 TOKENS = 12

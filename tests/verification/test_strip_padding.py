@@ -13,7 +13,7 @@ import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.search.judge import Judge
+from qtool.plugins.search.judge import Judge
 from qtool.verification.strip_padding import Padding
 
 MASK = np.array([[1, 1, 0], [1, 1, 1]])

@@ -25,11 +25,10 @@ from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.backends.onnxruntime_web.session import NODE
-from qtool.backends.onnxruntime_webgpu.session import WEBGPU
 from qtool.backends.readable_file import Conversion, NodeKernel, ReadableFormat, TensorParameters
-from qtool.core import value_names
+from qtool.core import plugins, value_names
 from qtool.core.errors import FileError, VerificationError
+from qtool.core.on_use import load
 from qtool.core.option_names import TARGET_MACHINES
 from qtool.core.types import Array
 from qtool.planning.plan import Execution
@@ -275,5 +274,9 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
 
 
 READABLE = ReadableFormat(
-    ReadableOnnx.suffix, lambda _: True, ReadableOnnx, OnnxSession, other_runtimes=(NODE, WEBGPU)
+    ReadableOnnx.suffix,
+    lambda _: True,
+    ReadableOnnx,
+    OnnxSession,
+    other_runtimes=tuple(map(load, plugins.parts("runtimes").values())),
 )

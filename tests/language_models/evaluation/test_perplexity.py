@@ -15,7 +15,7 @@ from qtool.evaluation.feeder import measure_outputs
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 from qtool.metrics.built_in import built_in_metrics
-from qtool.search.judge import Judge
+from qtool.plugins.search.judge import Judge
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import SIZES, TASK
 from tests.frontends.huggingface.test_model_folder import tokenizer

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.core.errors import PlanError
 from qtool.planning.targets.onnxruntime_webgpu import ONNXRUNTIME_WEBGPU
-from tests.backends.onnxruntime.emulation.webgpu import needs_webgpu
+from tests.plugins.emulators.webgpu_networks import needs_webgpu
 
 TARGET = "onnxruntime-webgpu"
 

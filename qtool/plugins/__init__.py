@@ -1,0 +1,4 @@
+"""What only some users need: a folder each, with one record, which `qtool.core.plugins` reads.
+
+No other package imports these.
+"""

@@ -1,0 +1,117 @@
+"""Files of candidates: written once each, timed against the float model, and their sizes.
+
+Each file is timed when it is evaluated. Under another load the speed-up may differ: two files with
+the same kernels, timed minutes apart, may differ by 10 % with narrow intervals. So the candidates
+for the fastest file, the finalists, run again in the end, in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qtool.backends.table import open_file
+from qtool.conversion.quantized import Quantized
+from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
+from qtool.core.store import Store
+from qtool.core.types import Array
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.planning.recipe import Recipe
+from qtool.plugins.search.archive import Trial, recipe_key
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.measured_speedups import measure_speedups
+
+COST_MARGIN = 1.25  # of the least cost: more than sessions differ by
+MAX_FINALISTS = 6
+
+
+@dataclass(frozen=True)
+class CandidateFiles:
+    """Writes and times the files of a search.
+
+    Attributes:
+        folder: folder for the files.
+        float_file: the float model, which times are relative to.
+        inputs: arrays of one run, to time files with.
+        timing: seconds to time each file.
+        convert: returns the quantized model of a recipe.
+        profiled: a file of the float model with the user's names.
+        suffix: suffix of the files, that of their format.
+        runtime: where the files are timed, see `open_model`.
+    """
+
+    folder: Path
+    float_file: Path
+    inputs: Sequence[Array]
+    timing: float
+    convert: Callable[[Recipe], Quantized]
+    profiled: Path
+    suffix: str = MODEL_SUFFIXES[0]
+    runtime: str = NATIVE
+
+    def write(self, recipe: Recipe, model: Quantized | None = None) -> Path:
+        """Return the file of a recipe; written on the first call.
+
+        Args:
+            model: that of the recipe, if it is known already.
+        """
+        file = self.folder / f"{recipe_key(recipe)}{self.suffix}"
+        if not file.exists():
+            (model or self.convert(recipe)).export(file, verify=False)
+        return file
+
+    def speedups(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
+        """Time files against the float model and each other, in turns."""
+        return measure_speedups(self.float_file, files, self.inputs, self.timing, self.runtime)
+
+
+def file_bytes(file: Path) -> int:
+    """Return the size of a file with its external data."""
+    return sum(f.stat().st_size for f in open_file(file).parts)
+
+
+@dataclass(frozen=True)
+class FinalSpeeds:
+    """Speed-ups over float of the finalists: median, low and high end of the interval."""
+
+    speeds: tuple[tuple[float, float, float], ...]
+
+    @classmethod
+    def from_ratios(cls, ratios: Sequence[Ratio]) -> FinalSpeeds:
+        return cls(tuple((r.median, r.low, r.high) for r in ratios))
+
+
+def finalists(goals: TuneGoals, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials among which time decides; () if there are fewer than two."""
+    if goals.smallest:
+        return ()
+    nearest = sorted(replace(goals, min_speedup=None).nearest(trials), key=goals.cost)
+    limit = goals.cost(nearest[0]) * COST_MARGIN
+    close = [t for t in nearest if goals.cost(t) <= limit][:MAX_FINALISTS]
+    return tuple(close) if len(close) > 1 else ()
+
+
+def time_finalists(
+    goals: TuneGoals,
+    trials: Sequence[Trial],
+    store_of: Callable[[str], Store],
+    time_trials: Callable[[Sequence[Trial]], Sequence[Ratio]],
+) -> tuple[Trial, ...]:
+    """Return the finalists with speed-ups from the same sessions; () if there are none.
+
+    Args:
+        store_of: returns the store of a key, which keeps the speed-ups.
+        time_trials: times files against the float model, in turns.
+    """
+    contenders = finalists(goals, trials)
+    if not contenders:
+        return ()
+    store = store_of(" ".join(e.key for e in contenders))
+    final = store.load_or_make(
+        "finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(time_trials(contenders))
+    )
+    return tuple(
+        replace(e, speedup=speed, speedup_low=low, speedup_high=high)
+        for e, (speed, low, high) in zip(contenders, final.speeds, strict=True)
+    )

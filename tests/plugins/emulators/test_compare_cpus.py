@@ -1,0 +1,249 @@
+"""Comparisons with a processor that is this machine, and does something else on purpose."""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from onnxruntime.quantization import QuantFormat
+from torch import nn
+
+import qtool
+from qtool.backends.onnx.storage import load
+from qtool.core.errors import DataError, EmulationError
+from qtool.plugins.emulators.compare_cpus import prepare, run_on_cpus
+from qtool.plugins.emulators.result import CpuResult
+from tests.plugins.emulators.networks import (
+    batches,
+    by_onnxruntime,
+    by_qtool,
+    float_file,
+    pretend,
+)
+
+# adds one to output {at}, wherever a model has it
+ADD = """
+file = outputs / f"{{batch}}-{at}.npy"
+if file.exists() and stem in {stems}:
+    values = np.load(file)
+    values.flat[0] += 1
+    np.save(file, values)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return by_onnxruntime(tmp_path_factory.mktemp("files") / "int8.onnx")
+
+
+def compared(file: Path, cpu: object, timeout: float = 120) -> CpuResult:
+    (found,) = run_on_cpus(file, [cpu], [[b.numpy()] for b in batches()], timeout)
+    return found
+
+
+def place_of(file: Path, op: str, folder: Path) -> int:
+    """Which output of the probed file the first codes of an operator are."""
+    case = prepare(file, [[b.numpy()] for b in batches()], folder, 120)
+    return next(case.place[c.tensor] for c in case.codes if c.op == op)
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where scratch folders are made; nobody else makes any there."""
+    place = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def test_the_same_machine_is_identical(
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = compared(file, pretend(monkeypatch, tmp_path))
+    assert found.identical
+    assert (found.outputs, found.outputs_identical) == (40, 40)
+    assert found.codes == found.codes_identical > 8000
+    assert (found.sqnr_db, found.first, found.wrong_kernels) == (None, None, ())
+    assert found.kernels >= 4
+    assert (found.predictions, found.changed) == (8, 0)
+    assert (found.cpu, found.runtime, found.undisturbed) == ("fake", "fake 1.0", True)
+    assert found.remarks() == []
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("op", ["Conv", pytest.param("Add", marks=pytest.mark.matrix)])
+def test_a_wrong_kernel_is_named(
+    op: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = place_of(file, op, tmp_path)
+    body = ADD.format(at=at, stems=("codes", "forced"))
+    found = compared(file, pretend(monkeypatch, tmp_path, body))
+    assert not found.identical
+    assert found.codes - found.codes_identical == 2  # one of each batch
+    assert found.first is not None
+    assert (found.first.op, found.first.float_nodes) == (op, ())
+    assert found.wrong_kernels == (f"{found.first.node} ({op})",)
+    (remark,) = found.remarks()
+    assert f"1 of {found.kernels} integer kernels give other results for equal codes" in remark
+
+
+@pytest.mark.matrix
+def test_what_differs_ahead_of_a_kernel_is_not_its_fault(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """End to end the Add differs, on given codes it does not."""
+    at = place_of(file, "Add", tmp_path)
+    found = compared(file, pretend(monkeypatch, tmp_path, ADD.format(at=at, stems=("codes",))))
+    assert found.first is not None
+    assert found.wrong_kernels == ()
+
+
+def test_other_outputs_of_equal_codes(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = ADD.format(at=0, stems=("int8", "codes"))
+    found = compared(file, pretend(monkeypatch, tmp_path, body))
+    assert found.codes_identical == found.codes
+    assert found.identical
+    assert found.outputs_identical == 38
+    assert found.sqnr_db is not None
+    assert 0 <= found.changed <= 2
+    assert "the outputs differ by the last bits of float nodes" in found.remarks()[0]
+
+
+def test_codes_of_other_kernels_are_called_so(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file differs, the file that returns its codes does not: nothing is shown by that."""
+    found = compared(file, pretend(monkeypatch, tmp_path, ADD.format(at=0, stems=("int8",))))
+    assert not found.undisturbed
+    assert not found.identical
+    assert "changes which kernels run" in found.remarks()[-1]
+
+
+@pytest.mark.matrix
+def test_a_float_island_is_not_a_wrong_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LayerNorm stands in float between two layers; what differs there is said to be float's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval()
+    data = [torch.randn(16, 8)]
+    file = tmp_path / "norm.onnx"
+    qtool.quantize(net, data, accuracy="fast").export(file)
+    case = prepare(file, [[data[0].numpy()]], tmp_path / "first", 120)
+    island = next(c for c in case.codes if not case.producers[c.tensor].integer)
+    assert any("LayerNormalization" in n for n in case.producers[island.tensor].float_nodes)
+    body = ADD.format(at=case.place[island.tensor], stems=("codes", "forced"))
+    cpu = pretend(monkeypatch, tmp_path, body)
+    (found,) = run_on_cpus(file, [cpu], [[data[0].numpy()]])
+    assert not found.identical
+    assert found.first is not None
+    assert found.first.tensor == island.tensor
+    assert found.wrong_kernels == ()
+    assert found.kernels > 0
+    assert "the difference begins in float: " in found.remarks()[0]
+    assert "LayerNormalization" in found.remarks()[0]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("stems", "wrong"), [(("norm", "codes"), 0), ("*", 1)])
+def test_a_kernel_that_gives_floats(
+    stems: object, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All codes are equal: the last layer reads them, and its result is an output."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval()
+    x, file = torch.randn(16, 8), tmp_path / "norm.onnx"
+    qtool.quantize(net, [x], accuracy="fast").export(file)
+    body = ADD.format(at=0, stems=("norm", "codes", "forced") if stems == "*" else stems)
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
+    assert found.codes_identical == found.codes
+    assert found.kernels == 3
+    assert len(found.wrong_kernels) == wrong
+    assert found.identical == (not wrong)
+    if wrong:
+        assert "1 of 3 integer kernels give other results" in found.remarks()[0]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("make", [by_qtool, float_file])
+def test_files_of_any_kind(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(tmp_path / "a.onnx")
+    inputs = [b.numpy() for b in batches()]
+    given = [[b] if make is by_qtool else [b[0, :, :, 0].T.copy()] for b in inputs]
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path)], given)
+    assert found.identical
+    assert bool(found.codes) == (make is by_qtool)
+    assert ("none" in found.cells()) == (make is float_file)
+
+
+def test_dynamic_files_are_judged_by_their_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, x = tmp_path / "a.onnx", torch.randn(4, 8)
+    qtool.quantize(nn.Linear(8, 4).eval(), [x], mode="dynamic").export(file)
+    body = ADD.format(at=0, stems=("a", "codes"))
+    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
+    assert found.hidden
+    assert not found.identical
+    assert "integers inside" in found.remarks()[0]
+
+
+@pytest.mark.matrix
+def test_external_data_and_qoperator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = pretend(monkeypatch, tmp_path)
+    for name, made in (
+        ("external", by_onnxruntime(tmp_path / "a.onnx", external=True)),
+        ("qoperator", by_onnxruntime(tmp_path / "b.onnx", QuantFormat.QOperator)),
+    ):
+        found = compared(made, cpu)
+        assert found.identical, name
+        assert found.codes > 8000, name
+    assert load(tmp_path / "a.onnx").graph.initializer
+
+
+def test_a_time_limit_names_the_processor_and_what_to_do(
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = time.monotonic()
+    cpu = pretend(monkeypatch, tmp_path, "import time; time.sleep(600)")
+    with pytest.raises(EmulationError, match=r"fake was stopped after \d+ s; .*'timeout'"):
+        compared(file, cpu, timeout=5)
+    assert time.monotonic() - start < 120
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_crash_is_one_sentence(
+    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EmulationError, match="fake fails: SIGSEGV"):
+        compared(file, pretend(monkeypatch, tmp_path, "import os; os.kill(os.getpid(), 11)"))
+    assert list(scratch.iterdir()) == []
+
+
+def test_no_data(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="the data is empty"):
+        list(run_on_cpus(file, [pretend(monkeypatch, tmp_path)], []))
+
+
+def test_the_result_is_text_and_json(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qtool.plugins.emulators.result import CpuComparison
+
+    at = place_of(file, "Conv", tmp_path)
+    cpu = pretend(monkeypatch, tmp_path, ADD.format(at=at, stems=("codes", "forced")))
+    found = CpuComparison("int8.onnx", 8, "this machine", (compared(file, cpu),))
+    lines = str(found).splitlines()
+    assert lines[0].split("  ")[0] == "CPU"
+    assert lines[1].startswith("fake ")
+    assert "40 of 40" in lines[1]
+    assert "99.9" in lines[1]
+    assert "no error" in lines[1]
+    assert lines[-2] == "int8.onnx  differs on fake"
+    assert lines[-1] == "  compared  8 samples, with this machine"
+    printed = json.loads(json.dumps(found.to_json()))
+    assert printed["identical"] is printed["results"][0]["identical"] is False
+    assert printed["results"][0]["first"]["op"] == "Conv"

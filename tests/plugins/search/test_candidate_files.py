@@ -1,0 +1,94 @@
+"""Files of a search, and those that others wrote."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import qtool
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.plugins.search.archive import Archive, Trial
+from qtool.plugins.search.candidate_files import finalists, time_finalists
+from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.judge import Score
+
+WIDE = 1e4
+HOSTILE = (1, 3, 4)
+
+
+class Cancelling(nn.Module):
+    """Reads an input twice, with huge weights that add up to nothing: they leave the others no
+    codes, and no scale of a channel helps, since each output has both."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2 * channels, channels, 3, padding=1)
+        with torch.no_grad():
+            weight = self.layer.weight
+            huge = WIDE * float(weight.abs().median())
+            weight[:, 0] += huge
+            weight[:, channels] = weight[:, channels] - huge
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([x, x], 1))
+
+
+def test_exactly_those_are_lifted() -> None:
+    torch.manual_seed(0)
+    layers = [Cancelling(24) if i in HOSTILE else nn.Conv2d(24, 24, 3, padding=1) for i in range(6)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    seen, asked = torch.randn(32, 24, 5, 5), torch.randn(64, 24, 5, 5)
+    found = qtool.tune(
+        net,
+        [seen],
+        [asked],
+        goals=qtool.TuneGoals(min_sqnr=30.0, smallest=True),
+        options=qtool.SearchOptions(choices=("static",), evaluations=8, timing=0.01),
+        accuracy=("fast",),
+    )
+    assert found.reached
+    lifted = {name for g in found.groups if g.choice != "static" for name in g.layers}
+    assert lifted == {f"{i}.layer" for i in HOSTILE}, str(found)
+
+
+GOALS = TuneGoals(max_drop=0.01)
+
+
+def _file(key: str, speed: float, drop: float = 0.0) -> Trial:
+    score = Score(100, 30.0, 1e-3, "top-1", True, 0.9, 0.9 + drop, drop, drop, drop)
+    return Trial(key, 1, "fast", (), score, speed, speed, speed, 1000, 0.5, 1.0, 0.0, 0.0)
+
+
+def test_those_that_keep_the_goal_and_may_be_the_fastest() -> None:
+    found = (_file("a", 2.0), _file("b", 1.8), _file("c", 1.5), _file("lost", 3.0, 0.02))
+    assert [e.key for e in finalists(GOALS, found)] == ["a", "b"]
+    assert len(finalists(replace(GOALS, min_speedup=9.0), found)) == 2  # however far they are
+    assert not finalists(GOALS, (found[0], found[2]))  # one alone: nothing to compare
+    assert not finalists(replace(GOALS, smallest=True), found)  # no time decides
+
+
+def test_the_speeds_of_one_session_decide_and_are_kept(tmp_path: Path) -> None:
+    """Two levels of recovery are the same kernels: when they were evaluated one seemed faster."""
+    found, sessions = (_file("a", 2.17), _file("b", 1.84)), []
+
+    def timed(files: Sequence[Trial]) -> list[Ratio]:
+        sessions.append([e.key for e in files])
+        return [Ratio(r, 1.5, 2.5, r, r) for r in (1.9, 2.1)]
+
+    def again() -> tuple[Trial, ...]:
+        return time_finalists(GOALS, found, Archive(tmp_path / "kept", {}).store, timed)
+
+    assert GOALS.best(found).key == "a"
+    assert GOALS.best(again()).key == "b"
+    assert [(e.speedup, e.speedup_low) for e in again()] == [(1.9, 1.5), (2.1, 1.5)]
+    assert sessions == [["a", "b"]]  # once
+    assert time_finalists(GOALS, found[:1], Archive(None, {}).store, timed) == ()
+
+
+def test_of_files_alike_in_time_that_with_most_in_integers_is_best() -> None:
+    lean = replace(_file("lean", 2.0), share=0.9)
+    exact = replace(_file("exact", 2.02), share=0.5)
+    assert GOALS.best((exact, lean)).key == "lean"
+    assert GOALS.best((replace(exact, speedup=2.2), lean)).key == "exact"

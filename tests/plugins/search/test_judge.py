@@ -1,0 +1,138 @@
+"""Scores of files on the evaluation data: error, metric, interval, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.errors import DataError
+from qtool.evaluation.feeder import measure_outputs
+from qtool.evaluation.measure.accuracy import summarize
+from qtool.plugins.search import judge as module
+from qtool.plugins.search.judge import Judge, Score
+from tests.evaluation.language_models import texts, write_tagger
+from tests.evaluation.onnx_files import linear_file
+
+COUNT = 32
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Two linear layers of four classes; the second one has noise on its weight."""
+    generator = np.random.default_rng(0)
+    weight = generator.standard_normal((8, 4))
+    other = weight + 0.3 * generator.standard_normal((8, 4))
+    return linear_file(tmp_path / "float.onnx", weight), linear_file(tmp_path / "int8.onnx", other)
+
+
+@pytest.fixture
+def data() -> list[np.ndarray[Any, Any]]:
+    generator = np.random.default_rng(1)
+    return [generator.standard_normal((COUNT // 2, 8)).astype(np.float32) for _ in range(2)]
+
+
+def outputs_of(file: Path, data: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.concatenate([run(session(file), [x])[0] for x in data])
+
+
+def test_the_float_file_has_no_error(files: tuple[Path, Path], data: Any) -> None:
+    score = Judge(files[0], data).score(files[0])
+    assert (score.samples, score.sqnr_db, score.noise) == (COUNT, None, 0.0)
+    assert (score.metric, score.value, score.drop) == ("agreement with float", 1.0, 0.0)
+    assert score.worst_case_drop == 0.0
+
+
+def test_error_and_agreement_without_labels(files: tuple[Path, Path], data: Any) -> None:
+    before, after = (outputs_of(f, data).astype(np.float64) for f in files)
+    score = Judge(files[0], data).score(files[1])
+    noise = np.square(before - after).sum() / np.square(before).sum()
+    assert score.noise == pytest.approx(noise, rel=1e-5)
+    assert score.sqnr_db == pytest.approx(-10 * np.log10(noise), abs=1e-4)
+    same = float((before.argmax(1) == after.argmax(1)).mean())
+    assert same < 1
+    assert score.value == same
+    assert score.reference == 1.0
+    assert score.drop == pytest.approx(1 - same)
+    assert score.worst_case_drop == score.high
+
+
+def test_top_1_with_labels_and_a_wider_interval_for_more_confidence(
+    files: tuple[Path, Path], data: Any
+) -> None:
+    labels = outputs_of(files[0], data).argmax(1)
+    narrow, wide = (
+        Judge(files[0], data, labels, confidence=c).score(files[1]) for c in (0.5, 0.99)
+    )
+    assert narrow.metric == "top-1"
+    assert narrow.reference == 1.0
+    assert narrow.drop == wide.drop
+    assert narrow.high is not None
+    assert wide.high is not None
+    assert wide.high > narrow.high
+
+
+def test_a_function_that_returns_one_number_has_no_interval(
+    files: tuple[Path, Path], data: Any
+) -> None:
+    batch = torch.from_numpy(data[0])
+
+    def loss(model: Any) -> float:
+        return float(model(batch).square().mean())
+
+    score = Judge(files[0], data, function=loss, lower_is_better=["loss"]).score(files[1])
+    assert (score.metric, score.low, score.high) == ("loss", None, None)
+    assert score.value is not None
+    assert score.reference is not None
+    assert score.drop == pytest.approx(score.value - score.reference)
+    assert score.worst_case_drop == score.drop
+
+
+def test_outputs_over_the_limit_are_computed_again(
+    files: tuple[Path, Path], data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Judge(files[0], data).score(files[1])
+    monkeypatch.setattr(module, "MAX_KEPT", 0)
+    judge = Judge(files[0], data)
+    assert judge.score(files[1]) == judge.score(files[1]) == whole
+
+
+def test_data_and_labels_that_cannot_be_used(files: tuple[Path, Path], data: Any) -> None:
+    with pytest.raises(DataError, match="the evaluation data is empty"):
+        Judge(files[0], []).score(files[1])
+    with pytest.raises(DataError, match="3 labels for 32 samples"):
+        Judge(files[0], data, np.zeros(3, np.int64)).score(files[1])
+
+
+def test_a_score_as_text() -> None:
+    score = Score(100, 40.0, 1e-4, "top-1", True, 0.88, 0.9, 0.02, 0.01, 0.03)
+    assert score.text == "top-1 90 -> 88 (-3 to -1 points)"
+    assert Score(100, 40.0, 1e-4).text == ""
+    assert Score(100, 40.0, 1e-4, "loss", False, 1.5, 1.25, 0.25).text == "loss 1.25 -> 1.5"
+
+
+def test_a_language_model_is_judged_by_perplexity_without_labels(tmp_path: Path) -> None:
+    files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
+    score = Judge(files[0], texts((3, 4))).score(files[1])
+    (metric,) = summarize(measure_outputs(files, texts((3, 4))), None).metrics
+    assert (score.metric, score.percent, score.higher_is_better) == ("perplexity", False, False)
+    assert (score.reference, score.value) == metric.values
+    assert (score.drop, score.high) == (metric.drops[1], metric.intervals[1].high)
+    change = f"{score.low:+.3g} to {score.high:+.3g}"
+    assert score.text == f"perplexity {score.reference:.4g} -> {score.value:.4g} ({change})"
+
+
+def test_classes_of_tokens_are_judged_by_their_agreement(tmp_path: Path) -> None:
+    files = [write_tagger(tmp_path / f"{n}.onnx", causal=False, noise=n * 0.3) for n in range(2)]
+    score = Judge(files[0], texts((3, 4))).score(files[1])
+    assert (score.metric, score.percent, score.reference) == ("agreement with float", True, 1.0)
+    assert 0 < score.value < 1
+    assert score.low <= score.drop == 1 - score.value <= score.high
+    assert Judge(files[0], texts((3, 4))).score(files[0]).high == 0
+
+
+def test_labels_may_be_a_list(files: tuple[Path, Path], data: Any) -> None:
+    labels = outputs_of(files[0], data).argmax(1).tolist()
+    assert Judge(files[0], data, labels).score(files[0]).value == 1.0

@@ -1,0 +1,176 @@
+"""A search as a person calls it: goals kept or not, ended early, gone on with, refused."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import qtool
+from qtool.core import graph as G
+from qtool.planning import planner
+from qtool.planning.node_decisions import NodeDecisions
+from qtool.planning.speed.slow_layers import REASON
+from qtool.plugins.search import candidate_files, layer_costs
+from qtool.plugins.search.search_loop import Search
+from qtool.plugins.search.tuning import calibrate_choices
+from tests.evaluation.latency.test_decoding import Cached, arrays
+from tests.plugins.search.nets import ladder
+
+NET, SEEN, ASKED = ladder()
+
+
+@cache
+def _captured() -> qtool.Captured:
+    return qtool.capture_model(NET, SEEN[0])
+
+
+def _tuned(
+    goals: qtool.TuneGoals, archive: Path | None = None, data: Any = ASKED, **options: Any
+) -> qtool.TunedModel:
+    return qtool.tune(
+        _captured(),
+        SEEN,
+        data,
+        goals=goals,
+        options=qtool.SearchOptions(**{"evaluations": 4, "timing": 0.01, **options}),
+        accuracy=("fast",),
+        archive=archive,
+    )
+
+
+def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> None:
+    goals = qtool.TuneGoals(min_sqnr=45.0)
+    found = _tuned(goals)
+    assert found.reached
+    assert found.best.score.sqnr_db is not None
+    assert found.best.score.sqnr_db >= 45
+    (tmp_path / "best.toml").write_text(found.recipe_text())
+    again = qtool.quantize(_captured(), SEEN, recipe=tmp_path / "best.toml")
+    assert again.plan.digest == found.quantized().plan.digest
+    assert "all goals met" in str(found)
+    assert found.to_json()["best"]["key"] == found.best.key
+
+
+def test_a_goal_that_nobody_set_is_named() -> None:
+    tuned = _tuned(qtool.TuneGoals())
+    assert "may lose at most 1 points; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
+
+
+def test_a_decoder_has_a_step_and_a_prompt() -> None:
+    batch = tuple(map(torch.from_numpy, arrays()))
+    dynamic = {
+        "input_ids": {0: "batch", 1: "sequence"},
+        "attention_mask": {0: "batch", 1: "total"},
+        "past_key_values": {0: "batch", 2: "past"},
+    }
+    found = qtool.tune(
+        Cached().eval(),
+        [batch],
+        [batch],
+        goals=qtool.TuneGoals(min_sqnr=-100.0),
+        options=qtool.SearchOptions(choices=("int8-weights",), timing=0.0),
+        accuracy=("fast",),
+        dynamic=dynamic,
+    )
+    rows = dict(found.summary().rows)
+    assert "speed" not in rows
+    assert "95 % interval" in rows["step"]
+    assert "of 5 tokens, batch 1, 1 thread" in rows["prompt"]
+    assert [timing.phase for timing in found.timings] == ["prompt"]
+
+
+def test_times_are_relative_to_the_file_that_the_model_was_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of its float form are profiled in a file with the names of the quantized ones."""
+    path = _captured().export_float(tmp_path / "mine.onnx")
+    seen: dict[str, Any] = {}
+    usual = layer_costs.profile_nodes
+    speeds = candidate_files.measure_speedups
+
+    def profiled(files: Any, *args: Any, **options: Any) -> Any:
+        seen["profiled"] = files[0].name
+        return usual(files, *args, **options)
+
+    def timed(reference: Path, *args: Any) -> Any:
+        seen["timed"] = reference
+        return speeds(reference, *args)
+
+    monkeypatch.setattr(layer_costs, "profile_nodes", profiled)
+    monkeypatch.setattr(candidate_files, "measure_speedups", timed)
+    found = qtool.tune(
+        qtool.load_onnx(path),
+        SEEN,
+        ASKED,
+        goals=qtool.TuneGoals(min_sqnr=10.0),
+        options=qtool.SearchOptions(evaluations=1, timing=0.01, choices=("static",)),
+        accuracy=("fast",),
+    )
+    assert seen == {"profiled": "float.onnx", "timed": path}
+    assert found.float_size == path.stat().st_size
+    assert found.best.score.sqnr_db is not None
+
+
+def test_a_search_that_was_ended_goes_on_and_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = qtool.TuneGoals(min_sqnr=50.0, smallest=True)
+    whole = _tuned(goals, tmp_path / "whole")
+    evaluated, calls = Search._evaluate, []
+
+    def twice(self: Search, *args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluated(self, *args, **more)
+
+    monkeypatch.setattr(Search, "_evaluate", twice)
+    ended = _tuned(goals, tmp_path / "ended")
+    assert ended.stopped == "interrupted"
+    assert len(ended.evaluated) == 1
+    monkeypatch.undo()
+    gone_on = _tuned(goals, tmp_path / "ended")
+    assert gone_on.fresh == len(whole.evaluated) - 1
+    assert [e.key for e in gone_on.evaluated] == [e.key for e in whole.evaluated]
+    assert gone_on.best.key == whole.best.key
+    with pytest.raises(qtool.FileError, match="another evaluation data"):
+        _tuned(goals, tmp_path / "ended", ASKED[:1])
+
+
+def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
+    found = _tuned(qtool.TuneGoals(min_sqnr=30.0, min_speedup=1000.0), budget=0.0)
+    assert not found.reached
+    assert len(found.evaluated) == 1
+    assert found.stopped == "the time budget is used up"
+    assert found.missed[0].endswith("goal is 1000x")
+    assert found.best.score.sqnr_db is not None
+    assert found.best.score.sqnr_db >= 30
+
+
+def test_the_float_model_is_no_result(tmp_path: Path) -> None:
+    found = _tuned(qtool.TuneGoals(min_sqnr=130.0), evaluations=1)
+    assert not found.reached
+    assert found.best.share > 0
+    assert "goals missed; the best file" in str(found)
+    found.export(tmp_path / "best.onnx")
+    assert qtool.verify(tmp_path / "best.onnx").exact
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(qtool.PlanError, match=r"unknown choice 'int3'; .*static"):
+        _tuned(qtool.TuneGoals(), choices=("int3",))
+
+
+def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(state: NodeDecisions) -> dict[fx.Node, str]:
+        return {n: REASON for n in state.integer if G.name_of(n) == "0"}
+
+    monkeypatch.setattr(planner, "slow_layers", first)
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3)
+    captured = qtool.capture_model(nn.Sequential(*layers).eval(), SEEN[0])
+    choices = calibrate_choices(captured, SEEN, captured.plan(), ("static",))
+    assert "2" in {p.name for p in captured.plan()}
+    assert qtool.calibrate(captured, SEEN).statistics.keys() < choices.statistics.keys()
