@@ -12,8 +12,6 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import qtool
-from qtool.calibration.calibration import Calibration
-from qtool.frontends.torch.exported_program import load_program
 from tests.fuzz.draw_networks import draw_network
 from tests.fuzz.network import Network
 
@@ -81,31 +79,6 @@ def test_batches_in_another_order_and_merged(networks: list[Network], tmp_path: 
         for calibration, file in zip(ways, files, strict=True):
             calibration.save(file)
         assert len({file.read_bytes() for file in files}) == 1
-
-
-@pytest.mark.matrix
-def test_a_calibration_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
-    for case in networks:
-        captured, batch = qtool.capture_model(case.module(), case.batch(8, 1)), case.batch(8, 1)
-        calibration = qtool.calibrate(captured, [batch])
-        calibration.save(tmp_path / "saved.calib")
-        read = Calibration.load(tmp_path / "saved.calib")
-        made = [
-            qtool.convert(captured, c, sample=batch).integer()(*batch) for c in (calibration, read)
-        ]
-        assert same(*map(list, made))
-
-
-@pytest.mark.matrix
-def test_a_program_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
-    for case in networks:
-        model, data = case.module(), [case.batch(8, i) for i in range(2)]
-        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in data[0])
-        program = torch.export.export(model, data[0], dynamic_shapes=(sizes,))
-        torch.export.save(program, tmp_path / "saved.pt2")
-        read = load_program(tmp_path / "saved.pt2")
-        first, second = (qtool.quantize(p, data).integer()(*data[0]) for p in (program, read))
-        assert same(list(first), list(second))
 
 
 @pytest.mark.matrix
