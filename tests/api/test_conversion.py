@@ -21,10 +21,10 @@ from qtool.algorithms.pipeline import run_steps
 from qtool.api import conversion
 from qtool.api.conversion import calibrate, convert, quantize
 from qtool.calibration.calibration import Calibration
-from qtool.core.errors import CalibrationError, DataError, PlanError
+from qtool.core.errors import DataError
 from qtool.core.graph.edit import clone_with_parameters
-from qtool.frontends.captured_model import DEFAULT_OBSERVER, capture_model
-from tests.backends.onnx.export.networks import NETWORKS, Applied, network, run, samples
+from qtool.frontends.captured_model import capture_model
+from tests.backends.onnx.export.networks import Applied, network, run, samples
 
 
 def images() -> torch.Tensor:
@@ -125,18 +125,6 @@ def test_quantize_is_calibrate_and_convert(model: Any, tmp_path: Path) -> None:
     assert parameters(convert(network("residual"), str(tmp_path / "model.calib"))) == expected
 
 
-def test_the_default_observer_is_used(model: Any) -> None:
-    assert calibrate(model, [images()]).observer.name == DEFAULT_OBSERVER.partition(":")[0]
-    assert calibrate(model, [images()], observer="minmax").observer.name == "minmax"
-
-
-def test_a_captured_model_shows_its_plan(model: Any) -> None:
-    text = str(model.plan())
-    assert text.startswith("target onnxruntime")
-    assert all(name in text for name in NETWORKS["residual"].modules)
-    assert str(model.plan()) == text
-
-
 def test_conversion_without_data_verifies_on_made_up_inputs(model: Any, tmp_path: Path) -> None:
     found = convert(model, calibrate(model, [images()]))
     (x,) = (t for _, t in found.sample.tensors())
@@ -214,16 +202,6 @@ def test_one_sample_is_enough() -> None:
 def test_capture_needs_a_batch() -> None:
     with pytest.raises(DataError, match="give at least one"):
         capture_model(network("residual"))
-
-
-def test_an_unknown_target_lists_those_there_are(model: Any) -> None:
-    with pytest.raises(PlanError, match="unknown target 'npu'; there are: onnxruntime"):
-        calibrate(model, [images()], target="npu")
-
-
-def test_an_unknown_observer_lists_those_there_are(model: Any) -> None:
-    with pytest.raises(CalibrationError, match="unknown observer 'median'; there are: minmax"):
-        calibrate(model, [images()], observer="median")
 
 
 def test_quantizing_leaves_the_model_alone() -> None:

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 import qtool
 from qtool.core import graph as G
-from qtool.core.errors import CalibrationError, PassError, PlanError
+from qtool.core.errors import PassError, PlanError
 from qtool.observers import MinMax, Option
 from qtool.passes import GraphPass
 from qtool.planning.plan import Execution
@@ -160,12 +160,6 @@ def test_an_operator_that_does_not_fit(operator: Any, options: Any, message: str
     assert "\n" not in str(raised.value)
 
 
-def test_an_operator_is_registered_once() -> None:
-    qtool.register_operator(gate, onnx=Gate)
-    with pytest.raises(PlanError, match="registered already"):
-        qtool.register_operator(gate, onnx=Gate)
-
-
 def _halves(statistic: MinMax, options: Any, qtype: Any, symmetric: bool) -> Any:
     low, high = statistic.extent()
     return low * options["share"], high * options["share"]
@@ -180,19 +174,6 @@ def test_an_observer() -> None:
     assert float(part) == pytest.approx(float(whole) / 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("minmax", {"statistic": MinMax, "estimate": _halves}, "'minmax' is registered already"),
-        ("a b", {"statistic": MinMax, "estimate": _halves}, "cannot be called 'a b'"),
-        ("part", {"statistic": MinMax, "estimate": None}, "needs a statistic and a function"),
-    ],
-)
-def test_an_observer_that_does_not_fit(name: str, options: Any, message: str) -> None:
-    with pytest.raises(CalibrationError, match=message):
-        qtool.register_observer(name, **options)
-
-
 MINE = replace(TARGETS["openvino"], name="mine", description="a runtime of mine")
 
 
@@ -204,23 +185,6 @@ def test_a_target() -> None:
         *(("conv", "float"), ("relu", "float"), ("pass", "float")),
         ("linear", "integer"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"name": "tflite"}, "'tflite' is registered already"),
-        (
-            {"kernels": {"convolution": KernelRule()}},
-            "names 'convolution', which is not an operator",
-        ),
-        ({"no_kernel": {"conv": "slow"}}, "has a kernel for 'conv' and a reason why it has none"),
-        ({"rewrites": ("faster",)}, "uses the unknown pass 'faster'"),
-    ],
-)
-def test_a_target_that_does_not_fit(changes: Any, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        qtool.register_target(replace(MINE, **changes))
 
 
 def _double_negation(module: fx.GraphModule) -> int:

@@ -18,12 +18,6 @@ def files(cli: Cli) -> list[str]:
     return ["float.onnx", "digits.int8.onnx"]
 
 
-def test_the_example_works(cli: Cli, files: list[str]) -> None:
-    result = cli(*cli.example_of("bench"), "--seconds", "0.05", "--precision", "1")
-    assert "ratio" in result.stdout
-    assert "digits.int8" in result.stdout
-
-
 def test_what_could_not_be_told_is_said(cli: Cli, files: list[str]) -> None:
     result = cli("bench", *files, "--seconds", "0.01", "--precision", "1e-9", "--json", code=1)
     found = json.loads(result.stdout)

@@ -107,9 +107,3 @@ def test_names_of_imported_modules_are_left_to_the_library(cli: Cli) -> None:
     words = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "x.onnx", "--target", "its")
     sentence = cli.refuses("--import", "tests.cli.models", *words)
     assert sentence.startswith("unknown target 'its'; there are: onnxruntime")
-
-
-def test_options_of_language_models_are_behind_the_data(cli: Cli) -> None:
-    text = cli("quantize", "--help").output
-    for option in ("--cache", "--attention", "--logits", "--memory", "--processor"):
-        assert text.index("\n  --data ") < text.index(f"\n  {option} ")

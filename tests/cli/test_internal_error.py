@@ -1,6 +1,5 @@
 """A bug of qtool: exit code 70, one sentence, a file for the report, and nothing written."""
 
-import json
 import re
 from pathlib import Path
 
@@ -80,13 +79,6 @@ def test_every_kind_of_fault(
     _break(monkeypatch, "qtool.inspect", error)
     result = sample("inspect", "digits.int8.onnx", code=70)
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_json_has_the_code(sample: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    _break(monkeypatch, "qtool.inspect", KeyError("h"))
-    result = sample("inspect", "digits.int8.onnx", "--json", code=70)
-    error = json.loads(result.stdout)["error"]
-    assert (error["type"], error["exit_code"]) == ("KeyError", 70)
 
 
 def test_the_traceback_is_printed_on_request(sample: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
