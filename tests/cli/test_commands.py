@@ -11,7 +11,7 @@ import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.speedup import Speedup
-from tests.cli.conftest import DIGITS, Cli
+from tests.cli.conftest import Cli
 from tests.cli.models import images, transposed
 
 M = "tests.cli.models:"
@@ -177,21 +177,3 @@ def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
 
 
 # --- progress ------------------------------------------------------------------------------------
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("onnxruntime-web", "onnxruntime-web is not installed: docs/emulators.md says"),
-        ("qnn", "files for qnn do not run in ONNX Runtime here"),
-    ],
-)
-def test_why_there_is_no_speed(
-    target: str, reason: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
-    monkeypatch.setattr("shutil.which", lambda _: "node")
-    line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
-    assert f"not measured: {reason}" in cli(*line, "--target", target, "--seconds", "0.1").output
-    assert "not measured" not in cli(*line, "--target", target, "--seconds", "0").output

@@ -24,18 +24,6 @@ def per_sample(model):
     return {"hits": hits.astype(float), "loss": float(-scores.log_softmax(1).mean())}
 
 
-def test_the_example_works(sample: Cli) -> None:
-    words = sample.example_of("report")
-    message = sample(*words, *QUICK).stdout
-    assert message.startswith("int8  ")
-    assert "\n  speed      " in message
-    folder = sample.folder / words[words.index("-o") + 1]
-    found = json.loads((folder / "report.json").read_text())
-    assert found["accuracy"]["metrics"][0]["name"] == "top-1"
-    assert found["layers"]["layers"], "the layers of a file of qtool are looked at"
-    assert str(folder.name) in message
-
-
 def test_a_model_is_quantized_first(cli: Cli) -> None:
     source = "examples.digits.network:digits_net"
     text = cli("report", source, *MODEL, *EVAL, "--labels", "labels", *QUICK, "-o", "r", "--json")

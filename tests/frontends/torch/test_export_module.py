@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.errors import CaptureError, DataError
+from qtool.core.errors import CaptureError
 from qtool.frontends.torch.export_module import capture_module
 from tests.models.small import NETWORKS, NestedOutput
 from tests.named_cases import named_cases
@@ -194,28 +194,6 @@ def test_a_table_that_is_moved_to_its_own_device() -> None:
 def test_a_norm_of_the_users_own_in_training_mode() -> None:
     with pytest.raises(CaptureError, match=r"changes its own buffers.*eval"):
         capture_module(_norm_in_training(), Batch((torch.randn(2, 3, 4, 4),)))
-
-
-@named_cases(
-    "args, kwargs, error, message",
-    ("nothing", (), {}, DataError, r"forward\(x.*missing a required"),
-    ("too much", (X, X), {}, DataError, "too many positional"),
-    ("unknown", (X,), {"y": X}, DataError, "unexpected keyword argument 'y'"),
-    ("a number", (3,), {}, CaptureError, "input 'x' is not a tensor; wrap"),
-    ("text", ("a",), {}, CaptureError, "a batch holds no tensors"),
-)
-def test_wrong_inputs(
-    args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        capture(Function(lambda x: torch.ones(2) * x), *args, **kwargs)
-
-
-def test_one_sample_instead_of_a_batch() -> None:
-    with pytest.raises(CaptureError, match=r"convolution gets one sample, \[3, 8, 8\]"):
-        capture(nn.Conv2d(3, 4, 3), torch.ones(3, 8, 8))
-    with pytest.raises(CaptureError, match="takes one sample but not two"):
-        capture(nn.Conv2d(1, 4, 3), torch.ones(1, 8, 8))
 
 
 def test_inputs_that_the_model_writes_to() -> None:
