@@ -1,7 +1,6 @@
 """The step `batch-norm-reestimation`: channels have their float mean and deviation."""
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import qtool
 from qtool.algorithms import batch_norm_reestimation
 from qtool.algorithms.conversion_state import LESS_ACCURATE
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.evaluation.restored_model import restore
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
@@ -137,11 +135,3 @@ def test_a_bias_that_would_not_fit_leaves_its_layer_alone() -> None:
         bias = dict(model.graph.module.named_parameters())[_attribute(model, f"{name}.bias")]
         codes = bias.detach().abs() / model.parameters[f"{name}.bias"].scale
         assert float(codes.max()) <= BIAS_LIMIT
-
-
-def test_a_calibration_without_samples_is_said() -> None:
-    calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept_samples=CalibrationSamples(0))
-    model = qtool.convert(captured(), calibration, recover=["batch-norm-reestimation"])
-    skipped = "batch-norm-reestimation: skipped, since the calibration kept no samples"
-    assert any(note.startswith(skipped) for note in model.notes)

@@ -95,13 +95,6 @@ def test_the_calibration_file_holds_what_steps_need(registered: list[Any], tmp_p
     assert registered == [3, [4]]  # of six samples two are kept aside
 
 
-def test_a_name_is_taken_once() -> None:
-    with pytest.raises(PlanError, match="step 'smooth-quant' is registered already"):
-        register_step(replace(trivial([]), name="smooth-quant"))
-    with pytest.raises(PlanError, match=r"no step 'nowhere'; there are: .*solve"):
-        register_step(trivial([]), before="nowhere")
-
-
 def test_a_step_that_changes_the_function_is_refused() -> None:
     captured = qtool.capture_model(net(), batch())
     state = ConversionState.start(captured, captured.plan())

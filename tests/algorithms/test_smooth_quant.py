@@ -119,11 +119,6 @@ def test_it_is_folded_into_a_norm_that_nobody_else_reads() -> None:
     assert ops["Mul"] == 1 + 2  # the model's own, and these
 
 
-def test_the_layers_still_run_in_integers() -> None:
-    rows = {r.name: r for r in quantized().verify().coverage.rows}
-    assert all(rows[n].integer for n in ("query", "key", "up", "down", "head"))
-
-
 def test_the_captured_model_keeps_its_weights() -> None:
     x, before = batch(2), captured().graph.module(batch(2))
     quantized()
@@ -208,10 +203,6 @@ def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     x = batch(3)
     with torch.no_grad():
         assert torch.equal(found(x), quantized()(x))
-
-
-def test_the_float_model_to_compare_with_is_the_one_before() -> None:
-    assert quantized().reference is captured(WIDE).graph
 
 
 class Recurrent(nn.Module):

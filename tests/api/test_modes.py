@@ -237,26 +237,6 @@ def test_the_reference_runs_a_dynamic_file() -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_modes_mix_by_a_recipe() -> None:
-    rules = [
-        {"select": "query", "as": "float"},
-        {"select": "key", "as": "int4-weights"},
-        {"select": "out", "as": "static"},
-    ]
-    found = quantize(captured(), [ids()], mode="dynamic", recipe=rules)
-    forms = {d.node: d.execution.value for d in found.plan.nodes if d.node in LINEAR}
-    assert forms == {"query": "float", "key": "weights", "value": "dynamic", "out": "integer"}
-    result = found.verify()
-    assert result.passed
-    kernels = {r.name: r.kernel for r in result.coverage.rows if r.name in LINEAR}
-    assert kernels == {
-        "query": "Gemm",
-        "key": "MatMulNBits",
-        "value": "DynamicQuantizeMatMul",
-        "out": "QGemm",
-    }
-
-
 def test_a_layer_called_twice_keeps_one_copy_of_its_weights() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -270,15 +250,6 @@ def test_a_layer_called_twice_keeps_one_copy_of_its_weights() -> None:
     for mode in KERNELS:
         file = quantize(model, [x], mode=mode).to_onnx()
         assert sum(i.name.endswith(".codes") for i in file.graph.initializer) == 1
-
-
-def test_a_target_without_the_kernel_says_so() -> None:
-    plan = captured().plan("openvino", recipe=[{"select": "key", "as": "int4-weights"}])
-    found = plan.decision("key")
-    assert found is not None
-    assert found.reason == (
-        'openvino has no kernel for int4-weights (rule 1: select = "key", as = "int4-weights")'
-    )
 
 
 ZEROS = {

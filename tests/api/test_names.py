@@ -150,12 +150,3 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, qtool; print(*sorted({'torch', 'onnx', 'onnxruntime'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-def test_every_annotation_can_be_read() -> None:
-    for name in FUNCTIONS:
-        signature = inspect.signature(getattr(qtool, name))
-        assert signature.return_annotation is not inspect.Signature.empty
-        assert all(
-            p.annotation is not inspect.Parameter.empty for p in signature.parameters.values()
-        )

@@ -11,38 +11,16 @@ from torch import nn
 import qtool
 from qtool.backends import workaround
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
-from qtool.backends.open_files import READABLE, is_model, open_model
+from qtool.backends.open_files import is_model, open_model
 from qtool.backends.profiles import PROFILES, profile
-from qtool.backends.runtime import Runtime
 from qtool.backends.runtimes import RUNTIMES, runtime
-from qtool.backends.session import time_calls
-from qtool.backends.table import FORMATS, format_of, open_file
+from qtool.backends.table import format_of, open_file
 from qtool.backends.workaround import Workaround, apply_workarounds
-from qtool.core import option_names
 from qtool.core.errors import FileError, KernelError, QtoolError
 from qtool.core.types import INT8, UINT8
 from qtool.planning.targets import TARGETS
 from tests.backends.kernels.ort_session import params
 from tests.needs import needs_litert
-
-
-@pytest.mark.parametrize(
-    ("version", "installed", "text"),
-    [("1.2", True, "made-up 1.2"), (None, False, "made-up (not installed)")],
-)
-def test_a_runtime_that_is_there_and_one_that_is_not(
-    version: str | None, installed: bool, text: str
-) -> None:
-    made = Runtime("made-up", "Made Up", "made_up", lambda: version, lambda _, arrays: [*arrays])
-    assert made.installed is installed
-    assert str(made) == text
-    assert not made.graph_readable
-
-
-def test_runtimes_are_found_by_their_names() -> None:
-    for name, found in RUNTIMES.items():
-        assert found.name == name
-        assert runtime(name) is found
 
 
 def test_a_target_whose_runtime_cannot_be_asked_has_none() -> None:
@@ -55,17 +33,6 @@ def test_every_runtime_that_a_target_names_is_there() -> None:
     named = {t.runtime for t in TARGETS.values()} - {None}
     assert named
     assert named <= set(RUNTIMES)
-
-
-def test_only_a_runtime_known_to_the_last_bit_is_audited() -> None:
-    assert [r.name for r in RUNTIMES.values() if r.graph_readable] == ["onnxruntime"]
-
-
-def test_the_command_line_names_them() -> None:
-    names = [name for f in FORMATS for name in f.names]
-    assert sorted(names) == sorted(option_names.FORMATS)
-    assert {f.suffix: f.names[0] for f in FORMATS} == option_names.MODEL_FORMATS
-    assert [f.suffix for f in FORMATS] == [f.suffix for f in READABLE]
 
 
 def test_every_format_of_a_target_has_a_writer() -> None:
@@ -110,18 +77,8 @@ def test_a_file_has_ports_runs_and_is_timed(suffix: str, runtime: str, tmp_path:
             fails()
 
 
-def test_calls_are_timed_by_the_clock() -> None:
-    calls, ticks = itertools.count(), itertools.count()
-    assert time_calls(lambda: next(calls), 5, lambda: float(next(ticks))) == 1
-    assert next(calls) == 5
-
-
 ROWS = [*ONNX_WORKAROUNDS, *(w for r in RUNTIMES.values() for w in r.workarounds)]
 UPSTREAM = Path(__file__).parents[1] / "upstream"
-
-
-def test_keys_are_unique() -> None:
-    assert len({row.key for row in ROWS}) == len(ROWS) == 6
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
@@ -154,31 +111,10 @@ def test_it_depends_on_the_version(
     assert bool(model) is applied
 
 
-NAMES = [
-    *("onnxruntime-avx2", "onnxruntime-neon", "onnxruntime-sse41", "onnxruntime-wasm"),
-    *("onnxruntime-x64", "tflite", "tflite-2", "tflite-micro", "tflite-optimized", "xnnpack"),
-]
-
-
-def test_profiles_by_name():
-    assert sorted(PROFILES) == NAMES
-    assert all(profile(name).name == name for name in PROFILES)
-
-
-def test_unknown_profile_names_the_others():
-    with pytest.raises(KernelError, match=f"'tfl'; choose one of {', '.join(NAMES)}"):
-        profile("tfl")
-
-
 @pytest.mark.parametrize("name", PROFILES)
 def test_unknown_operator_names_profile_and_operator(name):
     with pytest.raises(KernelError, match=rf"profile {name} has no kernel for 'erf'"):
         profile(name).bind("erf")
-
-
-def test_profiles_are_frozen():
-    with pytest.raises(TypeError):
-        profile("tflite").binders["add"] = None  # type: ignore[index]
 
 
 def test_both_fully_connected_forms_have_a_name():
@@ -208,9 +144,3 @@ def test_both_fully_connected_forms_have_a_name():
 def test_binding_refuses_with_a_reason(name, op, args, kwargs, message):
     with pytest.raises(KernelError, match=message):
         profile(name).bind(op, *args, **kwargs)
-
-
-def test_a_bound_kernel_is_a_function_of_codes():
-    add = profile("tflite").bind("add", *[params(INT8, 0.1)] * 3)
-    one = torch.ones(2, dtype=torch.int8)
-    assert add(one, one).tolist() == [2, 2]

@@ -5,10 +5,7 @@ import shutil
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
 from torch import nn
@@ -22,8 +19,6 @@ from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.data.sample_roles import Role
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
-from qtool.frontends.data.load_data import load_data
-from qtool.frontends.load_model import load_model
 
 KINDS = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -128,10 +123,6 @@ def test_reading_leaves_nothing(tmp_path: Path) -> None:
     assert sizes[2] - sizes[1] < 20 * 50 * 8  # of each tensor not even a word
 
 
-EXAMPLE = Path(__file__).parents[2] / "examples/language_model"
-TASK = "text-generation"
-
-
 def stored(
     model: nn.Module, data: Iterable[torch.Tensor], folder: Path
 ) -> tuple[list[StoredBatch], list[torch.Tensor]]:
@@ -191,63 +182,3 @@ def test_batches_that_cannot_be_cut_have_one_role(tmp_path: Path) -> None:
     batches, _ = stored(Joined(), drawn(60), tmp_path)
     assert [batch.size for batch in batches] == [4] * 60
     assert {batch.role for batch in batches} == set(Role)
-
-
-@pytest.fixture(scope="module")
-def texts() -> Any:
-    """The language model of the examples, 64 texts to calibrate it, and new ones."""
-    pytest.importorskip("transformers")
-    model = load_model(EXAMPLE / "model", task=TASK)
-
-    def read(name: str, samples: int) -> Any:
-        how: dict[str, Any] = {
-            "model": model,
-            "folder": EXAMPLE / "model",
-            "max_length": 64,
-            "samples": samples,
-        }
-        return load_data(EXAMPLE / name, 32, **how)
-
-    return model, read("calibration.txt", 64), read("evaluation.txt", 32)
-
-
-def sqnr(model: nn.Module, run: Any, data: Iterable[Any]) -> float:
-    noise = power = 0.0
-    with torch.no_grad():
-        for batch in data:
-            exact = model(**batch).logits.double().numpy()
-            noise += float(np.square(run(batch) - exact).sum())
-            power += float(np.square(exact).sum())
-    return float(10 * np.log10(power / noise))
-
-
-@pytest.mark.matrix
-def test_the_estimate_is_that_of_memory_and_of_new_texts(texts: Any, tmp_path: Path) -> None:
-    model, data, new = texts
-    how: dict[str, Any] = {
-        "mode": "weight-only-int4",
-        "recipe": [{"op": "linear", "weight_observer": "minmax"}],
-        "recover": ["gptq"],
-        "dynamic": data.dynamic,
-    }
-    memory = qtool.quantize(model, data, **how)
-    in_memory = memory.fidelity.estimate.pooled_db
-    blocks = qtool.quantize_by_blocks(
-        EXAMPLE / "model", data, tmp_path / "net.onnx", task=TASK, **how
-    )
-    own = blocks.verification.fidelity.estimate
-    assert own is not None
-    assert own.samples == memory.fidelity.estimate.samples
-    assert own.median_db == pytest.approx(memory.fidelity.estimate.median_db, abs=0.3)
-    assert f"{own.samples} new samples" in str(blocks)
-    session = ort.InferenceSession(tmp_path / "net.onnx")
-
-    def run(batch: Any) -> Any:
-        return session.run(["logits"], {name: t.numpy() for name, t in batch.items()})[0]
-
-    estimate = own.pooled_db
-    assert estimate is not None
-    assert in_memory is not None
-    assert abs(estimate - in_memory) < 0.5
-    assert abs(estimate - sqnr(model, run, new)) < 0.5
-    assert sqnr(model, run, data) > estimate + 0.5  # two thirds of these texts are fitted

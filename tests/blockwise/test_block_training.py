@@ -104,12 +104,6 @@ def test_a_step_from_outside_is_judged(
     assert len(calls) == 3
 
 
-def test_without_held_out_samples_nothing_is_trained(folder: Path, tmp_path: Path) -> None:
-    result = made(folder, tmp_path / "net.onnx", data=[samples(1)[0][:1]], accuracy="best")
-    assert "learned-scales" not in {c.step for c in changes_of(result.blocks)}
-    assert "learned-scales: skipped, since the calibration kept" in str(result)
-
-
 @pytest.mark.matrix
 def test_samples_of_single_batches_are_trained_together(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

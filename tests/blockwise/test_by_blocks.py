@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.learned_scales import training
-from qtool.backends.onnx.storage import model_files
 from qtool.blockwise import changed_values, checkpoint, quantize
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.errors import CaptureError, FileError
@@ -279,16 +277,6 @@ def test_an_onnx_file_with_its_weights_beside_it(
     assert np.array_equal(outputs(one), outputs(blocks))
 
 
-@pytest.mark.usefixtures("large")
-def test_layers_of_an_onnx_file_larger_than_a_block_are_split(file: Path, tmp_path: Path) -> None:
-    one, split = tmp_path / "one.onnx", tmp_path / "split.onnx"
-    how = {"mode": "dynamic", "accuracy": "fast"}
-    qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
-    found = qtool.quantize_by_blocks(file, samples(), split, **how, block=17_000)
-    assert any(row.node.endswith(".1") for block in found.blocks for row in block.nodes)
-    assert np.array_equal(outputs(one), outputs(split))
-
-
 def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None:
     held = (data := file.with_name("weights.data")).read_bytes()
     for left, said in (
@@ -303,30 +291,6 @@ def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None
     with pytest.raises(CaptureError, match="is a whole model; omit model and task"):
         made(file, tmp_path / "x.onnx")
     assert not list(tmp_path.glob("x.onnx*"))
-
-
-def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
-    library = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 400}
-    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config = library.LlamaConfig(**sizes, **heads, tie_word_embeddings=True)
-    model = library.LlamaForCausalLM(config).eval()
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "llama", max_shard_size="50KB")
-    assert (tmp_path / "llama" / INDEX).is_file()
-    ids = torch.randint(0, 400, (4, 12))
-    found = qtool.quantize_by_blocks(
-        tmp_path / "llama",
-        [{"input_ids": ids}],
-        tmp_path / "net.onnx",
-        mode="weight-only",
-        dynamic={"input_ids": {0: "batch", 1: "sequence"}},
-        block=120_000,
-    )
-    assert len(found.blocks) > 2
-    (logits,) = ort.InferenceSession(found.path).run(None, {"input_ids": ids[:3, :9].numpy()})
-    exact = model.float()(ids[:3, :9], use_cache=False).logits.detach().numpy()
-    assert np.square(logits - exact).sum() < 1e-3 * np.square(exact).sum()  # 30 dB
 
 
 def test_steps_that_need_the_whole_network_are_refused_or_said(
@@ -345,20 +309,6 @@ def test_steps_that_need_the_whole_network_are_refused_or_said(
         "block by block these steps do not run: cross-layer-equalization, smooth-quant, "
         "output-equalization, sensitive-layers"
     )
-
-
-def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -> None:
-    exact = filled(folder)(samples(1, seed=1)[0]).detach().numpy()
-    nearest = made(folder, whole[1].with_name("nearest.onnx"), accuracy="fast")
-    far, near = (
-        np.square(outputs(whole[1].with_name(name)) - exact).sum()
-        for name in ("nearest.onnx", "net.onnx")
-    )
-    for file in model_files(nearest.path):
-        file.unlink()
-    assert [(c.step, c.count) for c in changes_of(whole[0].blocks)] == [("gptq", 7)]
-    assert re.search(r"net\.onnx  4-bit(.|\n)* KiB(.|\n)*  blocks +3, ", str(whole[0]))
-    assert near < 0.7 * far  # 1.5 dB
 
 
 def test_the_file_carries_a_test_of_itself(
@@ -557,19 +507,6 @@ def test_code_that_changed_is_another_model(
 ) -> None:
     monkeypatch.setattr(torch, "relu", nn.functional.relu6)
     with pytest.raises(FileError, match="of a conversion with another model"):
-        made(folder, interrupted)
-
-
-def test_finished_blocks_that_are_swapped(folder: Path, interrupted: Path) -> None:
-    first, second = (
-        [interrupted.with_name("net.onnx.blocks") / f"block-000{i}.{kind}" for i in (0, 1)]
-        for kind in ("json", "safetensors")
-    )
-    for one, other in (first, second):
-        held = one.read_bytes()
-        one.write_bytes(other.read_bytes())
-        other.write_bytes(held)
-    with pytest.raises(FileError, match=r"block-0000.json is damaged"):
         made(folder, interrupted)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import qtool
@@ -50,15 +49,6 @@ def test_the_metrics_are_those_of_plain_onnx_runtime(float_file: Path, tmp_path:
     assert (file.unmeasured, file.data_kind) == ("", "evaluation")
 
 
-def test_they_are_those_of_a_conversion_in_memory(float_file: Path, tmp_path: Path) -> None:
-    made = [converted(float_file, tmp_path / f"{m}.onnx", m) for m in (1 << 15, None)]
-    assert [bool(file.blocks) for file in made] == [True, False]
-    assert made[0].accuracy == made[1].accuracy
-    rows = [[row for row, _ in file.summary().rows] for file in made]
-    assert rows[0] == [*rows[1], "blocks"]
-    assert "top-1" in rows[0]
-
-
 def test_a_float_model_that_does_not_fit_next_to_the_file_is_said(
     float_file: Path, tmp_path: Path
 ) -> None:
@@ -83,17 +73,3 @@ def test_a_float_model_that_does_not_fit_next_to_the_file_is_said(
     file = qtool.quantize_by_blocks(float_file, batches(), tmp_path / "none.onnx", **how)
     assert file.accuracy is None
     assert dict(file.summary().rows)["accuracy"].startswith("not measured: the file would take")
-
-
-def test_data_that_does_not_fit_is_named_and_the_file_stays(
-    float_file: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "int8.onnx"
-    wrong = qtool.EvaluationData(list(new_samples().split(20)), np.zeros(61, np.int64))
-    with pytest.raises(qtool.DataError, match="61 labels for 60 samples"):
-        converted(float_file, path, 1 << 15, evaluation=wrong)
-    path.unlink(missing_ok=True)
-    narrow = qtool.EvaluationData([torch.zeros(4, 7)])
-    with pytest.raises(qtool.DataError, match=r"is written and verified, its evaluation failed: "):
-        converted(float_file, path, 1 << 15, evaluation=narrow)
-    assert path.is_file()

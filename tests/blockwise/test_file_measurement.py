@@ -11,9 +11,8 @@ from torch import nn
 import qtool
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.data.sample_roles import Role, roles_of
-from qtool.core.records import from_json, to_json
 from qtool.frontends.captured_model import capture_model
-from qtool.verification.estimate import ESTIMATE, Estimate
+from qtool.verification.estimate import ESTIMATE
 
 SAMPLES, CLASSES = 160, 4
 
@@ -90,9 +89,3 @@ def test_a_file_too_large_to_run_has_the_estimate_of_its_blocks(
     assert estimate is not None
     assert estimate.place == "the simulation of the blocks"
     assert not estimate.agreements
-
-
-def test_an_estimate_reaches_the_other_ranks(float_file: Path, tmp_path: Path) -> None:
-    file = qtool.quantize_by_blocks(float_file, batches(), tmp_path / "int8.onnx")
-    estimate = file.verification.fidelity.estimate
-    assert from_json(Estimate, to_json(estimate)) == estimate

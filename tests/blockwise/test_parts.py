@@ -59,12 +59,6 @@ def test_a_recorded_partition_gives_the_same_bytes_with_any_memory(
     assert recorded(whole)["parts"] == PARTS[:1]
 
 
-def test_without_training_nothing_is_recorded(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rounded" / "net.onnx"
-    converted(folder, path, BLOCK, {"mode": "weight-only-int4", "recover": ["gptq"]})
-    assert "parts" not in recorded(path)
-
-
 @pytest.mark.parametrize(
     ("parts", "block", "said"),
     [

@@ -111,14 +111,6 @@ def test_any_split_gives_the_same_file(observer: str, split: Split, tmp_path: Pa
     assert file_of(found, tmp_path) == file_of(at_once(observer, tmp_path), tmp_path)
 
 
-def test_the_comparison_sees_one_other_sample(tmp_path: Path) -> None:
-    other = images().clone()
-    other[7, 0, 0, 0] += 1.0
-    for observer in EXACT[1:]:
-        found = calibrate(captured(), [other], observer=observer)
-        assert file_of(found, tmp_path) != file_of(at_once(observer, tmp_path), tmp_path)
-
-
 def test_moving_averages_merge_up_to_rounding(tmp_path: Path) -> None:
     whole, parts = in_batches("moving_average", tmp_path), merged("moving_average", tmp_path)
     for name, statistic in whole.statistics.items():
@@ -224,13 +216,6 @@ def test_a_file_holds_everything(observer: str, tmp_path: Path) -> None:
     assert read.merge(made).samples == 16
 
 
-def test_a_file_and_its_source_convert_alike(tmp_path: Path) -> None:
-    made = Calibration.load(saved(tmp_path))
-    read = convert(captured(), tmp_path / "model.calib").parameters
-    for name, params in convert(captured(), made).parameters.items():
-        assert torch.equal(read[name].scale, params.scale)
-
-
 def saved(folder: Path) -> Path:
     path = folder / "model.calib"
     calibrate(captured(), [images()[:4]]).save(path)
@@ -321,11 +306,6 @@ def test_a_broken_file_is_refused(change: Callable[[Path], None], tmp_path: Path
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match=r"missing\.calib: no such calibration file"):
-        Calibration.load(tmp_path / "missing.calib")
-
-
 def test_a_rewritten_file_is_fine_by_itself(tmp_path: Path) -> None:
     path = saved(tmp_path)
     rewrite(path, lambda header, arrays: None)
@@ -333,23 +313,6 @@ def test_a_rewritten_file_is_fine_by_itself(tmp_path: Path) -> None:
 
 
 # --- whose calibration ---------------------------------------------------------------------------
-
-
-def other_weights() -> nn.Module:
-    model = copy.deepcopy(exact())
-    with torch.no_grad():
-        model.head.weight[0, 0] += 1e-6
-    return model
-
-
-@pytest.mark.parametrize("model", [network("concat"), other_weights()], ids=["model", "weights"])
-def test_a_calibration_of_another_model_is_refused(model: nn.Module) -> None:
-    made = calibrate(captured(), [images()[:4]])
-    with pytest.raises(CalibrationError, match="another model, or with other weights"):
-        convert(model, made)
-    theirs = calibrate(model, [images()[:4]])
-    with pytest.raises(CalibrationError, match="different model"):
-        made.merge(theirs)
 
 
 def test_the_same_weights_in_another_object_are_the_same_model() -> None:

@@ -74,14 +74,6 @@ def number() -> int:
     return 5
 
 
-def branching() -> nn.Module:
-    class Branching(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 2 if x.sum() > 0 else x
-
-    return Branching()
-
-
 def images() -> list[torch.Tensor]:
     return list(torch.randn(24, 2, 6, 6, generator=torch.Generator().manual_seed(0)).split(8))
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from qtool.evaluation.latency.bench import Bench
-from qtool.plugins.emulators.web.session import PROCESS
 from tests.cli.conftest import Cli
 from tests.evaluation.onnx_files import linear_file
 
@@ -16,12 +15,6 @@ def files(cli: Cli) -> list[str]:
     for name in ("float.onnx", "digits.int8.onnx"):
         linear_file(cli.folder / name, np.eye(3))
     return ["float.onnx", "digits.int8.onnx"]
-
-
-def test_the_example_works(cli: Cli, files: list[str]) -> None:
-    result = cli(*cli.example_of("bench"), "--seconds", "0.05", "--precision", "1")
-    assert "ratio" in result.stdout
-    assert "digits.int8" in result.stdout
 
 
 def test_what_could_not_be_told_is_said(cli: Cli, files: list[str]) -> None:
@@ -57,22 +50,3 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
     assert "does not accept batch size 1" in cli.refuses(*words, "--batch-sizes", "1")
     assert "two.onnx takes batches of 2 alone" in cli(*words).stdout
     assert "no such file" in cli.refuses("bench", "no.onnx")
-
-
-@pytest.mark.parametrize(
-    ("runtime", "sentence"),
-    [
-        ("browser", "unknown runtime 'browser'; there are: onnxruntime, node, webgpu"),
-        ("node", "onnxruntime-web is not installed: docs/emulators.md says how"),
-    ],
-)
-def test_a_runtime_that_is_not_here(
-    runtime: str, sentence: str, cli: Cli, files: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = cli.folder / "programs"
-    programs.mkdir()
-    (programs / "node").touch(0o755)
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
-    PROCESS.close()
-    assert sentence in cli.refuses("bench", *files, "--runtime", runtime)

@@ -1,22 +1,17 @@
 """What the commands write and print on the sample network and on small ones."""
 
-import io
 import json
-import re
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from qtool.cli import output, progress
-from rich.console import Console
 
 import qtool
-from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.speedup import Speedup
-from tests.cli.conftest import DIGITS, Cli
+from tests.cli.conftest import Cli
 from tests.cli.models import images, transposed
 
 M = "tests.cli.models:"
@@ -181,19 +176,6 @@ def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
 # --- inspect --------------------------------------------------------------------------------------
 
 
-def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
-    text = sample("inspect", "digits.int8.onnx").stdout
-    assert "QLinearConv" in text
-    assert "block1.conv1.0" in text.replace("\n", "")
-    printed = json.loads(sample("inspect", "digits.int8.onnx", "--json").stdout)
-    assert printed["coverage"]["integer_mac_share"] == 1
-    assert {"tensor", "dtype", "scales", "zero_points"} == set(printed["parameters"][0])
-    text = sample("inspect", "digits.calib").stdout
-    assert "d.calib  calibration\n  samples  200\n" in text.replace("igits", "")
-    printed = json.loads(sample("inspect", "digits.calib", "--json").stdout)
-    assert printed["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
-
-
 def test_inspect_prints_documents_for_other_programs(sample: Cli) -> None:
     file = "digits.int8.onnx"
     shown = json.loads(sample("inspect", file, "--provenance", "--json").stdout)
@@ -205,56 +187,3 @@ def test_inspect_prints_documents_for_other_programs(sample: Cli) -> None:
 
 
 # --- progress ------------------------------------------------------------------------------------
-
-
-def test_progress_is_a_line_per_stage_without_a_terminal(cli: Cli) -> None:
-    before = set(cli.folder.iterdir())
-    done = cli("calibrate", f"{M}seeded", "--data", f"{M}images", "-o", "up.calib")
-    stage, warning = re.sub(r"[\d.]+ s\b", "", done.stderr).splitlines()[-2:]
-    assert stage == "calibrating:  (3 steps)"
-    assert warning.startswith("warning: calibrated on 24 samples")
-    assert "  samples  24\n" in done.stdout
-    assert {p.name for p in set(cli.folder.iterdir()) - before} == {"up.calib"}
-
-
-def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(progress, "errors", terminal)
-    with show_progress(progress.display):
-        assert list(output.stage("calibrating", 3)(range(3))) == [0, 1, 2]
-        with output.status("verifying"):
-            pass
-    shown = terminal.file.getvalue()
-    assert "calibrating" in shown
-    assert "3 of 3 after" in shown
-    assert "verifying" in shown
-
-
-@pytest.mark.parametrize(("least", "code"), [(5, 0), (90, 1)])
-def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> None:
-    arguments = ("convert", *DIGITS, "--calibration", "digits.calib", "-o", "again.onnx")
-    result = sample(*arguments, "--seconds", 0, "--json", "--min-sqnr", least, code=code)
-    printed = json.loads(result.stdout)
-    assert printed["min_sqnr_met"] is (code == 0)
-    assert printed["fidelity"]["outputs"][0]["output"] == "output"
-    assert 20 < printed["fidelity"]["outputs"][0]["sqnr_db"] < 90
-    assert (f"below --min-sqnr {least}" in result.stderr) is (code == 1)
-    assert (sample.folder / "again.onnx").is_file()
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("onnxruntime-web", "onnxruntime-web is not installed: docs/emulators.md says"),
-        ("qnn", "files for qnn do not run in ONNX Runtime here"),
-    ],
-)
-def test_why_there_is_no_speed(
-    target: str, reason: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
-    monkeypatch.setattr("shutil.which", lambda _: "node")
-    line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
-    assert f"not measured: {reason}" in cli(*line, "--target", target, "--seconds", "0.1").output
-    assert "not measured" not in cli(*line, "--target", target, "--seconds", "0").output

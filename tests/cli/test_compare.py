@@ -2,10 +2,7 @@
 
 import json
 
-import numpy as np
-
 from tests.cli.conftest import Cli
-from tests.evaluation.onnx_files import linear_file
 
 QUICK = ("--seconds", "0.01", "--batch-sizes", "4")
 EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")
@@ -23,17 +20,6 @@ def test_the_example_works(sample: Cli) -> None:
     assert found["accuracy"]["models"][2]["agreement"]["value"] == 1.0
 
 
-def test_a_table_without_a_folder(sample: Cli) -> None:
-    before = sample.files()
-    words = ("compare", "digits.int8.onnx", "copy/digits.int8.onnx", *EVAL, *QUICK)
-    (sample.folder / "copy").mkdir()
-    (sample.folder / "copy/digits.int8.onnx").write_bytes(before["digits.int8.onnx"])
-    message = sample(*words).stdout
-    assert "top-1" in message
-    assert "copy/digits.int8" in message
-    assert sample.files() == before
-
-
 def test_a_file_that_is_named_twice_is_refused(sample: Cli) -> None:
     (sample.folder / "link.onnx").symlink_to("digits.int8.onnx")
     for other in ("digits.int8.onnx", "link.onnx"):
@@ -41,12 +27,3 @@ def test_a_file_that_is_named_twice_is_refused(sample: Cli) -> None:
         assert f"digits.int8.onnx and {other} are one file; name each file once" in message
     message = sample.refuses("merge", "digits.calib", "./digits.calib", "-o", "all.calib")
     assert "whose samples would count twice; name each file once" in message
-
-
-def test_refusals(sample: Cli) -> None:
-    linear_file(sample.folder / "linear.onnx", np.eye(3))
-    message = sample.refuses("compare", "digits.int8.onnx", "linear.onnx", *EVAL)
-    assert "linear.onnx takes other inputs" in message
-    assert "give two or more" in sample.refuses("compare", "digits.int8.onnx", *EVAL)
-    message = sample.refuses("compare", "digits.int8.onnx", "no.onnx", *EVAL)
-    assert "no.onnx: no such file" in message

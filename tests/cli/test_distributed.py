@@ -68,39 +68,6 @@ def test_torchrun_calibrates_to_the_same_bytes(sample: Cli) -> None:
     assert file.read_bytes() == (sample.folder / "digits.calib").read_bytes()
 
 
-def test_a_model_has_the_same_bytes(sample: Cli) -> None:
-    file = sample.folder / "two.onnx"
-    (code, output, _), *other = ended(
-        sample, "quantize", *DIGITS, *DATA, "-o", str(file), "--seconds", "0"
-    )
-    assert code == 0
-    assert output.startswith(f"{file}  ")
-    assert other == [(0, "", "")]
-    assert file.read_bytes() == (sample.folder / "digits.int8.onnx").read_bytes()
-
-
-def test_evaluate(sample: Cli) -> None:
-    file = str(sample.folder / "digits.int8.onnx")
-    evaluation = ("--data", "examples/digits/eval.npz", "--labels", "labels", "--json")
-    evaluation += ("--seconds", "0.02")
-    (code, output, _), other = ended(sample, "evaluate", file, "--model", *DIGITS, *evaluation)
-    known = json.loads(sample("evaluate", file, "--model", *DIGITS, *evaluation).stdout)
-    found = json.loads(output)
-    assert (code, other) == (0, (0, "", ""))
-    for name in ("samples", "agreement", "sqnr_db"):
-        assert found[name] == known[name]
-    assert found["int8"]["accuracy"] == known["int8"]["accuracy"]
-
-
-@pytest.mark.matrix
-def test_report(cli: Cli) -> None:
-    folder = cli.folder / "report"
-    quick = ("--seconds", "0.1", "--layer-samples", "8", "--batch-sizes", "1")
-    (code, output, _), other = ended(cli, "report", *DIGITS, *DATA, "-o", str(folder), *quick)
-    assert (code, other) == (0, (0, "", "")), output
-    assert (folder / "report.html").is_file()
-
-
 def test_a_command_with_nothing_to_share_is_rank_0s(sample: Cli) -> None:
     file = str(sample.folder / "digits.int8.onnx")
     (code, output, errors), other = ended(sample, "inspect", file, "-q")

@@ -46,17 +46,6 @@ def test_the_example_and_what_it_writes(files: Cli) -> None:
     assert document["previous"]["metrics"]["top-1"] == document["metric"]["value"]
 
 
-def test_a_flipped_bit_and_few_samples(files: Cli) -> None:
-    words = ("--against", "float.onnx", *EVAL)
-    result = files("gate", "flipped.onnx", *words, code=1)
-    assert result.stdout.count("modified since qtool wrote it") == 1
-    assert "modified" not in result.stderr
-    assert result.stdout.count("take a fresh copy") == 1
-    assert "modified since" in files("gate", "flipped.onnx", *words, "--json", code=1).stderr
-    result = files("gate", "digits.int8.onnx", *words, "--max-drop", "0.001", code=3)
-    assert "samples would decide" in result.stdout
-
-
 def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script as the shell of a runner does, with qtool installed as the action does."""
     path = folder / "qtool" / "bin"

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 
@@ -33,27 +32,6 @@ def test_help_says_what_every_option_is_for(command: str, cli: Cli) -> None:
         assert all(re.search(r"  +\S.*", e.partition(" ")[2]) for e in entries)
     assert "Example:" in text
     assert not re.search(r"RANGE|None|docs/|^Other:", text, re.MULTILINE)
-
-
-SAYS = {
-    "evaluate": "dB (450 samples)",
-    "inspect": "100 % of 10.4 M MACs",
-    "merge": "merged from 2 calibrations",
-    "quantize": "100 % of 10.4 M MACs, 15 of 15 operators",
-    "verify": "200 samples",
-}
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("command", SAYS)
-def test_the_example_works(command: str, sample: Cli) -> None:
-    words = sample.example_of(command)
-    for part in ("first.calib", "second.calib"):
-        shutil.copy("digits.calib", part)
-    text = sample(*words).stdout
-    assert SAYS[command] in text
-    if "-o" in words:
-        assert (sample.folder / words[words.index("-o") + 1]).stat().st_size > 1000
 
 
 def test_the_examples_of_calibrate_and_convert_work(made: dict[str, bytes]) -> None:
@@ -107,9 +85,3 @@ def test_names_of_imported_modules_are_left_to_the_library(cli: Cli) -> None:
     words = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "x.onnx", "--target", "its")
     sentence = cli.refuses("--import", "tests.cli.models", *words)
     assert sentence.startswith("unknown target 'its'; there are: onnxruntime")
-
-
-def test_options_of_language_models_are_behind_the_data(cli: Cli) -> None:
-    text = cli("quantize", "--help").output
-    for option in ("--cache", "--attention", "--logits", "--memory", "--processor"):
-        assert text.index("\n  --data ") < text.index(f"\n  {option} ")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 from qtool.cli import output, progress
-from qtool.cli.command import JSON, QUIET, VERBOSE
+from qtool.cli.command import JSON, VERBOSE
 from rich.console import Console
 
 from qtool.core.process_lock import silence_logging
@@ -119,19 +119,6 @@ class Result:
         return "every node"
 
 
-def test_a_result_is_a_few_lines_with_details_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    for settings, out in (
-        ({}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n"),
-        ({VERBOSE: 1}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n\nevery node\n"),
-        ({QUIET: True}, ""),
-    ):
-        with click.Context(click.Command("any")) as context:
-            context.meta.update(settings)
-            output.show(Result(), as_json=False)
-        printed = capsys.readouterr()
-        assert (printed.out, printed.err) == (out, "warning: low\n")
-
-
 def test_notes_that_the_summary_shortens_are_among_the_details(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -170,16 +157,6 @@ def test_with_json_there_are_events(
     assert {e["event"] for e in events} == {"progress"}
     assert [e["left"] is None for e in events] == [True, False, False, False, True, True, True]
     assert events[3]["left"] == 0
-
-
-def test_every_long_step_of_a_command_tells(cli: Cli) -> None:
-    out = str(cli.folder / "a.onnx")
-    found = cli("quantize", *DIGITS, *DATA, "-o", out, "--json", "--accuracy", "balanced")
-    assert json.loads(found.stdout)["file"] == out
-    steps = [json.loads(line)["step"] for line in found.stderr.splitlines()]
-    named = ("calibrating", "solve", "gptq", "layer by layer", "exporting and verifying", "timing")
-    assert set(named) <= set(steps)
-    assert steps.index("calibrating") < steps.index("solve") < steps.index("timing")
 
 
 def test_names_bring_no_control_sequences(

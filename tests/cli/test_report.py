@@ -24,33 +24,6 @@ def per_sample(model):
     return {"hits": hits.astype(float), "loss": float(-scores.log_softmax(1).mean())}
 
 
-def raises(model):
-    raise ValueError("no such split")
-
-
-def not_a_number(model):
-    return float("nan")
-
-
-def text_answer(model):
-    return {"grade": "good"}
-
-
-constant = 3
-
-
-def test_the_example_works(sample: Cli) -> None:
-    words = sample.example_of("report")
-    message = sample(*words, *QUICK).stdout
-    assert message.startswith("int8  ")
-    assert "\n  speed      " in message
-    folder = sample.folder / words[words.index("-o") + 1]
-    found = json.loads((folder / "report.json").read_text())
-    assert found["accuracy"]["metrics"][0]["name"] == "top-1"
-    assert found["layers"]["layers"], "the layers of a file of qtool are looked at"
-    assert str(folder.name) in message
-
-
 def test_a_model_is_quantized_first(cli: Cli) -> None:
     source = "examples.digits.network:digits_net"
     text = cli("report", source, *MODEL, *EVAL, "--labels", "labels", *QUICK, "-o", "r", "--json")
@@ -87,58 +60,6 @@ def test_a_goal_that_is_missed(sample: Cli, goal: tuple[str, str]) -> None:
     result = sample(*words, *goal, code=1)
     assert "goal missed by " in result.stderr
     assert (sample.folder / "r" / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("no.onnx", *EVAL), "no.onnx: no such file"),
-        (("digits.calib.onnx", *EVAL), "digits.calib.onnx is a text"),
-        (("digits.int8.onnx", *EVAL, "--labels", "truth"), "holds no array 'truth'"),
-        (("digits.int8.onnx", "--data", "calib_data/digits", "--labels", "y"), "no labels file y"),
-        (("digits.int8.onnx", *EVAL, "--labels", "short.npy"), "3 labels for"),
-        (("digits.int8.onnx", *EVAL, "--eval", "tests.cli.test_report:nothing"), "cannot import"),
-        (("digits.int8.onnx", *EVAL, "--eval", "tests.cli.test_report:constant"), "not a function"),
-        (("digits.int8.onnx", "--data", "wide.npy"), "the model takes"),
-        (("digits.int8.onnx", *EVAL, "--model", "no.onnx"), "no.onnx: no such file"),
-    ],
-)
-def test_refusals(sample: Cli, words: tuple[str, ...], says: str) -> None:
-    np.save("short.npy", np.zeros(3, int))
-    np.save("wide.npy", np.zeros((4, 2, 16, 16), np.float32))
-    with np.load("examples/digits/eval.npz") as file:
-        np.save("digits.npy", file["x"])
-    (sample.folder / "digits.calib.onnx").write_text("no model")
-    if "short.npy" in words:
-        words = (words[0], "--data", "digits.npy", *words[3:])
-    assert says in sample.refuses("report", *words, *QUICK, "-o", "r")
-    assert not (sample.folder / "r").exists()
-
-
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        ("raises", "raises failed on float.onnx: ValueError: no such split"),
-        ("not_a_number", "'not_a_number' is NaN"),
-        ("text_answer", "'grade' is a str, not a number"),
-    ],
-)
-def test_metrics_that_are_none(sample: Cli, function: str, says: str) -> None:
-    words = ("--eval", f"tests.cli.test_report:{function}", *QUICK, "-o", "r")
-    assert says in sample.refuses("report", "digits.int8.onnx", *EVAL, *words)
-    assert (sample.folder / ".r.resume").is_dir(), "what was measured is kept"
-
-
-def test_a_folder_that_holds_something_else(sample: Cli) -> None:
-    (sample.folder / "r").mkdir()
-    (sample.folder / "r" / "thesis.tex").touch()
-    says = sample.refuses("report", "digits.int8.onnx", *EVAL, *QUICK, "-o", "r")
-    assert "thesis.tex" in says
-
-
-def test_batch_sizes_are_numbers(sample: Cli) -> None:
-    words = ("report", "digits.int8.onnx", *EVAL, "--batch-sizes", "1,many", "-o", "r")
-    assert "is not a list of numbers" in sample(*words, code=2).stderr
 
 
 @pytest.mark.parametrize(

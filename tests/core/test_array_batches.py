@@ -10,7 +10,6 @@ from torch import nn
 from qtool.core.array_batches import ArrayBatches, whole_arrays
 from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data import batches, peek
-from qtool.core.data.arguments import Arguments
 from qtool.core.errors import DataError
 from tests.passes.differential import Function
 
@@ -79,21 +78,6 @@ def test_a_column_of_lists_is_an_input():
     assert table_arrays({"pixels": pixels}, InputNames())[""].shape == (4, 3)
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"a": np.zeros(2), "city": np.array(["x", "y"], object)}, r"holds 'x' \(row 1\), no"),
-        ({"a": np.zeros(2), "b": np.zeros((2, 3))}, r"column 'b' holds lists, .* \(a, b\)"),
-        ({"a": np.array([[1], [1, 2]], object)}, "column 'a' holds"),
-        ({"a": np.array([0.0, np.nan])}, "row 2 of the data: the column 'a' holds no value"),
-    ],
-    ids=["text", "lists", "lists of different lengths", "NaN"],
-)
-def test_what_is_no_table(columns, message):
-    with pytest.raises(DataError, match=message):
-        table_arrays(columns, Arguments.of(ONE_INPUT))
-
-
 TAKES = InputNames(frozenset({"x", "region"}), frozenset({"x", "region", "labels"}))
 LISTS = np.empty(4, object)
 LISTS[:] = [[1.0, 2.0]] * 4
@@ -137,13 +121,6 @@ def test_a_frame_keeps_its_columns_until_the_model_is_known():
     for data in (frame, table):
         arrays = whole_arrays(data, TAKES).arrays
         assert {k: v.shape for k, v in arrays.items()} == {"x": (4, 2), "region": (4,)}
-
-
-def test_two_columns_of_one_name():
-    frame = Frame(a=X[:, 0])
-    frame.columns *= 2
-    with pytest.raises(DataError, match="the data has two columns called 'a'; rename one"):
-        whole_arrays(frame)
 
 
 class Series:

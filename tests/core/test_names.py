@@ -7,7 +7,6 @@ from qtool.backends.table import FORMATS
 from qtool.core import option_names, value_names
 from qtool.core.observer_options import OPTIONS
 from qtool.core.operator_kinds import tensors_that_jump
-from qtool.core.option_names import unknown_name
 from qtool.core.unique_names import all_unique, unique
 from qtool.observers import OBSERVERS
 from qtool.planning import targets
@@ -76,16 +75,6 @@ def test_the_tables_are_those_of_the_registries() -> None:
     others = {r.name for used in FORMATS for r in used.other_runtimes}
     assert {option_names.NATIVE, *others} == set(option_names.RUNTIMES)
     assert {s.name for s in STEPS} - {"solve"} == set(option_names.STEPS)
-
-
-def test_a_similar_name_is_suggested() -> None:
-    known = ("onnxruntime", "qnn")
-    assert unknown_name("target", "onnxrutime", known) == (
-        "unknown target 'onnxrutime'; did you mean 'onnxruntime'? There are: onnxruntime, qnn"
-    )
-    assert unknown_name("target", "npu", known) == (
-        "unknown target 'npu'; there are: onnxruntime, qnn"
-    )
 
 
 def test_what_is_written_is_what_is_read() -> None:

@@ -2,11 +2,10 @@
 
 import re
 
-import pytest
 from qtool.cli import COMMANDS
 
 from qtool.core import option_names
-from qtool.core.option_names import MEANT, meant_names, unknown_name
+from qtool.core.option_names import MEANT
 from qtool.evaluation.gate.metrics import METRICS
 
 KNOWN = {
@@ -28,32 +27,3 @@ def test_words_mean_names_that_exist() -> None:
         for name in KNOWN[what]:
             others = [names for word, names in words.items() if re.fullmatch(word, name)]
             assert all(names == (name,) for names in others)
-
-
-@pytest.mark.parametrize(
-    ("word", "names"),
-    {
-        "raspberry-pi": ("onnxruntime", "tflite"),
-        "Raspberry Pi 5": ("onnxruntime", "tflite"),
-        "rpi4": ("onnxruntime", "tflite"),
-        "android": ("tflite",),
-        "browser": ("onnxruntime-web", "onnxruntime-webgpu"),
-        "cortex-m4": ("tflite-micro",),
-        "cortex_m": ("tflite-micro",),
-        "esp32-s3": ("tflite-micro",),
-        "coral": ("tflite",),
-        "nvidia": ("tensorrt",),
-        "cpu": ("onnxruntime",),
-        "coreml": (),
-    }.items(),
-)
-def test_words_of_devices(word: str, names: tuple[str, ...]) -> None:
-    assert meant_names("target", word) == names
-
-
-def test_the_sentence_names_all() -> None:
-    known = ("onnxruntime", "tflite", "qnn")
-    assert unknown_name("target", "rpi", known) == (
-        "unknown target 'rpi'; did you mean 'onnxruntime' or 'tflite'? There are: onnxruntime, "
-        "tflite, qnn"
-    )

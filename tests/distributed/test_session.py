@@ -109,29 +109,6 @@ def test_a_rank_that_dies_ends_the_others(victim: int, how: str, code: int) -> N
         assert ending.error.endswith(f"rank {victim} of 3 is gone: its process ended")
 
 
-def shows_no_life(rank: int) -> None:
-    """Rank 1 stands still for as long as it takes the other one to notice."""
-    if rank == 1:
-        child = os.fork()
-        if not child:
-            time.sleep(4)
-            os.kill(os.getppid(), signal.SIGCONT)
-            os._exit(0)
-    with qtool.use_process_group(patience=2), session("work") as ranks:
-        ranks.all_gather("here")
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        while True:
-            ranks.check()
-            time.sleep(0.01)
-
-
-def test_a_rank_that_stands_still() -> None:
-    zero, one = run(2, shows_no_life)
-    assert zero.error == "RanksError: rank 1 of 2 is gone: no sign of life for 2 s"
-    assert one.error == "OtherRankError: rank 1 of 2 is gone: no sign of life for 2 s"
-
-
 def comes_late(rank: int) -> None:
     if rank == 0:
         with qtool.use_process_group(wait=1), session("calibrate"):

@@ -62,19 +62,3 @@ def test_descriptions_of_arguments_and_results_begin_with_their_noun() -> None:
     """`axis: axis of the channels`, not `axis: of the channels`."""
     bare = {f: list(filter(PREPOSITION.match, entries(f.read_text("utf-8")))) for f in SOURCES}
     assert {str(f): texts for f, texts in bare.items() if texts} == {}
-
-
-def test_the_checks_see_what_they_look_for() -> None:
-    assert WORDS.findall("So manieth runs, beside others") == ["So manieth", "beside"]
-    assert NAMES.intersection(named("def said(told): found = 1")) == {"said", "told", "found"}
-    lines = [
-        " Args:",
-        "     a, b: of x.",
-        "         c: in",
-        "",
-        " Returns:",
-        "     With x.",
-        ' """',
-    ]
-    assert list(entries("\n".join(["def f(a, b):", ' """F.', "", *lines]))) == ["With x.", "of x."]
-    assert not PREPOSITION.match("by default")

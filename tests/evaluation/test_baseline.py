@@ -16,12 +16,8 @@ from qtool.backends.open_files import open_model
 from qtool.backends.table import open_file
 from qtool.evaluation import baseline as module
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.evaluate import evaluate_files
-from qtool.evaluation.latency import decoding
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.measurement import runtime_of
-from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.speedup import measure_speedup, untimed_reason
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -179,32 +175,3 @@ def test_files_for_another_processor(tmp_path: Path, timed: list[Any]) -> None:
     result = qtool.evaluate(path, network(), [X])
     assert "on this CPU, not on tflite-micro" in str(result)
     assert timed[-1][1] == [(1, 3, 8, 8)]
-
-
-def test_a_report_says_what_was_timed_in_what(
-    tflite: tuple[qtool.QuantizedModel, Path],
-    own: Path,
-    timed: list[Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
-    monkeypatch.setattr(decoding, "profile_nodes", lambda *_, **__: ())
-    model, path = tflite
-    options = ReportOptions("made up", batch_sizes=(8,), samples=8)
-    report = qtool.report(path, [X], tmp_path / "r", options, model=model.captured)
-    assert timed[0][0][0].name == "float.tflite"
-    assert [m.timed for m in report.models] == ["float .tflite", "in LiteRT 2.9"]
-    expected = "1.00 ms, 2.00x as fast as {} (2.00 ms; batch 1, 1 thread), in LiteRT 2.9"
-    assert dict(report.summary().rows)["speed"] == expected.format("float .tflite")
-    assert "| timed | float .tflite | in LiteRT 2.9 |" in render_pages(report)["report.md"].decode()
-    report = qtool.report(path, [X], tmp_path / "r", options, model=own)
-    assert dict(report.summary().rows)["speed"] == expected.format("net.onnx")
-    assert timed[-1][0] == [own, path]
-
-
-def test_two_files_alone_are_compared_with_each_other(own: Path, timed: list[Any]) -> None:
-    name = open_model(own).inputs[0].name
-    result = evaluate_files(own, own, [{name: X}])
-    assert timed[0][0] == [own, own]
-    assert "as fast as net.onnx (" in str(result)

@@ -61,16 +61,6 @@ def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypat
         build_report(subjects, data, other, layers=NOTE, folder=tmp_path / "kept")
 
 
-def test_metrics_of_the_user_come_first(subjects, data):
-    def worst(model):
-        return float(model(torch.ones(1, 3)).max())
-
-    asked = replace(QUICK, function=worst, labels=np.zeros(10, np.int64))
-    found = build_report(subjects, data, asked, layers=NOTE)
-    assert [m.name for m in found.accuracy.metrics] == ["worst", "top-1"]
-    assert found.accuracy.metrics[0].values == (1.0, pytest.approx(1.03))
-
-
 def test_bars_are_asked_for_every_stage(subjects, data):
     seen = []
 
@@ -87,9 +77,3 @@ def test_labels_of_another_length_are_refused_before_any_work(data):
     with pytest.raises(DataError, match="9 labels for 10 samples"):
         check_options(data, asked)
     check_options(iter(data), asked)  # nothing can be told of these before they are read
-
-
-@pytest.mark.parametrize("data", ["text", 3, []])
-def test_data_of_no_use(subjects, data):
-    with pytest.raises(DataError, match=r"cannot be iterated over|data is empty|is the name"):
-        build_report(subjects, data, QUICK, layers=NOTE)

@@ -19,9 +19,9 @@ import torch
 import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.core.errors import DataError, FileError
+from qtool.core.errors import DataError
 from qtool.evaluation.evaluate import evaluate_files
-from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from tests.evaluation.onnx_files import linear_file
 from tests.passes import small_decoder
@@ -88,17 +88,6 @@ def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path
     assert report.models[0].integer_mac_share == 0.0
 
 
-def test_everything_is_in_it(made, quantized):
-    _, report = made
-    names = {e.name for e in report.layers.layers}
-    assert {"stem.0.0", "block1.add", "branches.cat", "head"} <= names
-    assert {n.name for n in report.profile.nodes} >= {"stem.0.0", "head"}
-    edges = {(e.node, e.op) for e in report.edges}
-    assert edges >= {("block1.add", "add"), ("branches.cat", "concat")}
-    assert report.models[1].exactness.exact
-    assert len(report.plan) == len(quantized.plan.nodes)
-
-
 def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
     folder, _ = made
     found = qtool.report(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
@@ -106,21 +95,6 @@ def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
     assert found.layers is None
     assert "pass 'model'" in found.layers_note
     assert found.accuracy.models[1].sqnr_db > 25
-
-
-def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_path):
-    folder, report = made
-    found = qtool.report(folder / "model.int8.onnx", images, tmp_path / "r", QUICK, model=captured)
-    assert found.layers == report.layers
-    assert found.edges == report.edges
-
-
-def test_goals_are_judged(made, images, tmp_path):
-    asked = replace(QUICK, goals=Goals(speedup=1e6))
-    found = qtool.report(made[0] / "model.int8.onnx", images, tmp_path / "r", asked)
-    assert found.missed
-    assert found.models[1].verdict.headline == "Do not ship"
-    assert (tmp_path / "r" / "report.html").exists()
 
 
 def test_failing_metric_keeps_what_was_measured(made, images, tmp_path, monkeypatch):
@@ -140,43 +114,6 @@ def test_failing_metric_keeps_what_was_measured(made, images, tmp_path, monkeypa
     qtool.report(file, images, tmp_path / "r", asked)
     assert runs == [], "what was measured is not measured again"
     assert not (tmp_path / ".r.resume").exists()
-
-
-def test_labels_of_another_length_are_refused_before_the_work(quantized, images, tmp_path):
-    with pytest.raises(DataError, match="3 labels for 450 samples"):
-        quantized.report(images, tmp_path / "r", replace(QUICK, labels=np.zeros(3, int)))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_of_something_else_is_refused(quantized, images, tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(FileError, match="holds 'notes"):
-        quantized.report(images, tmp_path, QUICK)
-
-
-def test_compare(made, images, digits, tmp_path):
-    folder, report = made
-    int8 = folder / "model.int8.onnx"
-    other = tmp_path / "other.onnx"
-    other.write_bytes(int8.read_bytes())
-    asked = replace(QUICK, labels=digits.labels)
-    found = qtool.compare([int8, other], images, tmp_path / "c", asked)
-    assert [m.name for m in found.models] == ["model.int8", "other"]
-    assert found.accuracy.models[1].agreement.value == 1.0
-    assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]
-
-
-def test_a_float_file_is_marked(images, captured, tmp_path):
-    file = captured.export_float(tmp_path / "float.onnx")
-    report = qtool.report(file, images, tmp_path / "r", QUICK, model=file)
-    assert report.accuracy.warnings[0].startswith("float.onnx is not quantized")
-    assert str(report).splitlines()[-1].startswith("warning: float.onnx is not quantized")
-
-
-def test_what_a_file_is_for(made):
-    plain, int8 = made[1].models
-    assert (plain.target, plain.mode) == (None, None)
-    assert (int8.target, int8.mode, int8.runs_here) == ("onnxruntime", "static", True)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +162,6 @@ def test_inputs_are_matched_by_position(tmp_path):
     ]
     found = qtool.compare(files, [torch.ones(2, 3)], None, QUICK)
     assert found.accuracy.models[1].sqnr_db == pytest.approx(20 * np.log10(2), abs=0.01)
-
-
-def test_models_with_other_inputs(tmp_path):
-    files = [
-        linear_file(tmp_path / "a.onnx", np.eye(3)),
-        linear_file(tmp_path / "b.onnx", np.eye(3), name="z", rank=3),
-    ]
-    with pytest.raises(DataError, match=r"b.onnx takes other inputs \(z.*a.onnx \(x"):
-        qtool.compare(files, [torch.zeros(2, 3)], None, QUICK)
 
 
 def test_batch_that_is_fixed(tmp_path):

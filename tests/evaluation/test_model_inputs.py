@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 
 import qtool
-from qtool.core.errors import DataError, VerificationError
+from qtool.core.errors import DataError
 from qtool.evaluation.feeder import Feeder, file_inputs, measure_outputs
 from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
@@ -125,12 +125,6 @@ def test_random_inputs_reach_a_little_beyond_the_range(tmp_path: Path) -> None:
     again = next(random_inputs(path, 600, 256))
     assert np.array_equal(again[0], drawn[0][0])
     assert not np.array_equal(next(random_inputs(path, 600, 256, seed=1))[0], again[0])
-
-
-def test_a_file_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "no.onnx").write_text("no")
-    with pytest.raises(VerificationError, match=r"no\.onnx"):
-        next(random_inputs(tmp_path / "no.onnx", 1, 1))
 
 
 def test_equal_names_in_another_order_are_refused(tmp_path: Path) -> None:

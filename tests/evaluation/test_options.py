@@ -27,19 +27,6 @@ def test_kept_results_depend_on_what_is_timed_alone() -> None:
         assert replace(plain, **other).mark != plain.mark
 
 
-@pytest.mark.parametrize("name", ["drop", "speedup", "coverage"])
-@pytest.mark.parametrize("value", [nan, inf, -inf])
-def test_a_goal_that_is_no_finite_number_is_refused(name: str, value: float) -> None:
-    with pytest.raises(OptionError, match=rf"Goals\.{name} is {value}; give a finite number"):
-        Goals(**{name: value})
-
-
-@pytest.mark.parametrize("goals", [{"speedup": 0}, {"coverage": 1.5}, {"coverage": -0.1}])
-def test_a_goal_out_of_its_range_is_refused(goals: dict[str, float]) -> None:
-    with pytest.raises(OptionError, match=rf"Goals\.{next(iter(goals))} is "):
-        Goals(**goals)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"seconds": nan}, {"budget": inf}, {"samples": 0}, {"threads": (0,)}, {"batch_sizes": (-1,)}],

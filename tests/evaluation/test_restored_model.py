@@ -93,8 +93,3 @@ def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
     x = [images(8).numpy()]
     exact, near, far = (run(session(f), x)[0] for f in (plain, tmp_path / "twin.onnx", int8))
     assert 0 < abs(exact - near).max() < abs(exact - far).max()
-
-
-def test_twin_of_a_float_file(chain_files, tmp_path):
-    with pytest.raises(VerificationError, match="has no QuantizeLinear"):
-        open_file(chain_files[0]).write_float(tmp_path / "twin.onnx")

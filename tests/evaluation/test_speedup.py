@@ -172,22 +172,6 @@ def test_a_slow_step_of_weights_alone_is_a_warning():
     ]
 
 
-def test_a_target_that_runs_elsewhere_is_not_timed(pretend, tmp_path: Path):
-    pretend(2.0)
-    model = quantized("tflite")
-    model.export(tmp_path / "m.onnx")
-    assert module.measure_speedup(model, tmp_path / "m.onnx") is None
-
-
-def test_real_files_run(tmp_path: Path):
-    model = quantized()
-    model.export(tmp_path / "m.onnx")
-    found = model.speed(tmp_path / "m.onnx", seconds=0.01)
-    assert found is not None
-    assert found.timing.rounds >= module.MIN_ROUNDS
-    assert found.ratio > 0
-
-
 class Neighbours(nn.Module):
     """Rows by number, as graphs have them: of one row there is no second."""
 

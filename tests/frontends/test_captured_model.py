@@ -3,7 +3,6 @@
 import copy
 import logging
 import re
-import sys
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,9 @@ from qtool.core.versions import DISTRIBUTION
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.named_objects import evaluate_call, is_call, parse_call
 from qtool.frontends.onnx import load_onnx
-from qtool.frontends.optional_packages import PACKAGES, require
+from qtool.frontends.optional_packages import PACKAGES
 from qtool.frontends.torch.example_inputs import SuggestedSizes
 from tests.named_cases import cases
-
-
-def test_installed_package() -> None:
-    assert require("PIL.Image", "reading images", DataError).__name__ == "PIL.Image"
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DataError) as caught:
-        require(package, "this", DataError)
-    assert str(caught.value) == (
-        f"this needs {package}, which is not installed; install the package {PACKAGES[package]}"
-    )
 
 
 def test_an_extra_requires_every_package() -> None:
@@ -77,10 +62,6 @@ def test_a_call_is_made() -> None:
         evaluate_call("fractions:Fraction(1, 0)", DataError)
 
 
-def test_names_are_no_calls() -> None:
-    assert not is_call("package.module:factory")
-
-
 @pytest.mark.parametrize("change", ["in place", "loaded"])
 def test_weights_that_changed_since_are_refused(change: str) -> None:
     torch.manual_seed(0)
@@ -116,12 +97,6 @@ def test_batch_norms_as_initialised_are_said(caplog: pytest.LogCaptureFixture) -
         qtool.capture_model(model, x)
         qtool.capture_model(nn.Conv2d(2, 3, 3).eval(), x)
     assert not caplog.messages
-
-
-def test_it_says_what_it_is_in_a_line() -> None:
-    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
-    captured = qtool.capture_model(net, torch.ones(2, 3))
-    assert repr(captured).startswith("<Captured: 2 operators; input: float32[batch, 3]; ")
 
 
 def test_outputs_that_are_rounding_errors_at_another_size_do_not_fix_it(tmp_path: Path) -> None:

@@ -1,10 +1,6 @@
 """What changes no integer: exact, but where a test says what float permits."""
 
 import copy
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -12,35 +8,8 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import qtool
-from qtool.calibration.calibration import Calibration
-from qtool.frontends.torch.exported_program import load_program
-from tests.fuzz.draw_networks import draw_network
-from tests.fuzz.network import Network
 
-MANY = 2  # random networks
 IMAGES = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about odd networks
-
-
-def found() -> Iterator[Network]:
-    """Random networks of which something runs in integers, of the default target."""
-    number = 0
-    while True:
-        case = replace(draw_network(Random(number)), settings={})
-        number += 1
-        try:
-            captured = qtool.capture_model(case.module(), case.batch(8, 1))
-            if captured.plan().observed():
-                yield case
-        except qtool.QtoolError:
-            continue
-
-
-@pytest.fixture(scope="module")
-def networks() -> list[Network]:
-    cases = found()
-    return [next(cases) for _ in range(MANY)]
 
 
 def codes_of(
@@ -54,71 +23,6 @@ def codes_of(
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.matrix
-def test_other_names(networks: list[Network]) -> None:
-    for case in networks:
-        steps = tuple(replace(s, name=f"n{i}") for i, s in enumerate(case.steps))
-        data = [case.batch(8, i) for i in range(2)]
-        named = replace(case, steps=steps).module()
-        assert same(codes_of(case.module(), data), codes_of(named, data))
-
-
-@pytest.mark.matrix
-def test_batches_in_another_order_and_merged(networks: list[Network], tmp_path: Path) -> None:
-    for case in networks:
-        captured = qtool.capture_model(case.module(), case.batch(8, 1))
-        a, b = case.batch(8, 1), case.batch(8, 2)
-        first, second = (qtool.calibrate(captured, [x]) for x in (a, b))
-        ways = (
-            qtool.calibrate(captured, [a, b]),
-            qtool.calibrate(captured, [b, a]),
-            first.merge(second),
-            second.merge(first),
-        )
-        files = [tmp_path / f"{i}.calib" for i in range(len(ways))]
-        for calibration, file in zip(ways, files, strict=True):
-            calibration.save(file)
-        assert len({file.read_bytes() for file in files}) == 1
-
-
-@pytest.mark.matrix
-def test_a_calibration_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
-    for case in networks:
-        captured, batch = qtool.capture_model(case.module(), case.batch(8, 1)), case.batch(8, 1)
-        calibration = qtool.calibrate(captured, [batch])
-        calibration.save(tmp_path / "saved.calib")
-        read = Calibration.load(tmp_path / "saved.calib")
-        made = [
-            qtool.convert(captured, c, sample=batch).integer()(*batch) for c in (calibration, read)
-        ]
-        assert same(*map(list, made))
-
-
-@pytest.mark.matrix
-def test_a_program_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
-    for case in networks:
-        model, data = case.module(), [case.batch(8, i) for i in range(2)]
-        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in data[0])
-        program = torch.export.export(model, data[0], dynamic_shapes=(sizes,))
-        torch.export.save(program, tmp_path / "saved.pt2")
-        read = load_program(tmp_path / "saved.pt2")
-        first, second = (qtool.quantize(p, data).integer()(*data[0]) for p in (program, read))
-        assert same(list(first), list(second))
-
-
-@pytest.mark.matrix
-def test_one_thread_and_two(networks: list[Network]) -> None:
-    for case in networks:
-        data = [case.batch(8, i) for i in range(2)]
-        program = qtool.quantize(case.module(), data).integer()
-        one = list(program(*data[0]))
-        torch.set_num_threads(2)
-        try:
-            assert same(one, list(program(*data[0])))
-        finally:
-            torch.set_num_threads(1)
 
 
 class Small(nn.Module):

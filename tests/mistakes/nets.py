@@ -122,10 +122,6 @@ def images() -> list[torch.Tensor]:
     return [IMAGES]
 
 
-def labelled_images() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [(IMAGES, torch.arange(40) % 5)]
-
-
 def not_finite() -> list[torch.Tensor]:
     return [IMAGES, IMAGES * torch.nan]
 

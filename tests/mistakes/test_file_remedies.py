@@ -70,21 +70,6 @@ def test_true_and_false_are_numbers() -> None:
     assert batch.tolist() == [[1, 0.5], [0, 1.5]]
 
 
-VALUES: list[tuple[dict[str, Any], str, str]] = [
-    ({"batch_size": 0}, "OptionError CallEdit", "batch_size is 0; give a whole number of"),
-    ({"batch_size": "8"}, "OptionError CallEdit", "batch_size is '8'"),
-    ({"samples": 0}, "OptionError CallEdit", "of at least 1 or None"),
-    ({"unreadable": 5}, "OptionError CallEdit", "unreadable is 5; give a finite number"),
-    ({"column": [1]}, "DataError CallEdit", "'column' has 1"),
-    ({"labels": [0, 1]}, "DataError CallEdit", "labels is a list"),
-]
-
-
-@pytest.mark.parametrize(("options", "kind", "said"), VALUES)
-def test_values_of_load_data(options: dict[str, Any], kind: str, said: str) -> None:
-    check_refused(lambda: qtool.load_data("prices.csv", **options), kind, said)
-
-
 def test_several_numbers_to_predict() -> None:
     data = qtool.load_data("two.csv", labels="price,rent")
     assert data.labels.shape == (40, 2)

@@ -116,14 +116,6 @@ def test_zeros_and_one_value() -> None:
     assert float(high) == 3
 
 
-def test_it_is_registered_with_its_defaults() -> None:
-    spec = observers.parse("entropy")
-    assert spec == ObserverSpec("entropy")
-    x = torch.cat([normal(), torch.tensor([60.0])])
-    low, high = observers.range_of(spec, of(x), UINT8, False)
-    assert (float(low), float(high)) != (float(x.min()), 60.0)
-
-
 def test_values_that_are_all_above_zero() -> None:
     low, high = entropy(of(normal().abs() + 3), UINT8, False)
     assert float(low) == 0
@@ -221,11 +213,3 @@ def test_zeros_and_one_value_of_parametric_ranges() -> None:
     assert float(high) == 3
     with pytest.raises(CalibrationError):
         gaussian_laplace.gaussian(Histogram(None), UINT8, False)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "laplace"])
-def test_they_are_registered(name: str) -> None:
-    spec = observers.parse(name)
-    assert observers.options_of(spec) == {"bins": 2048}
-    found = observers.range_of(spec, of(unit_normal()), UINT8, False)
-    assert found == getattr(gaussian_laplace, name)(of(unit_normal()), UINT8, False)

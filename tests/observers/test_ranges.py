@@ -44,14 +44,6 @@ def test_percentile_is_numpys_to_a_bin(values: list[float], p: float) -> None:
     assert_percentile(tensor(values), p, lo.item(), hi.item(), bins.edges[1] - bins.edges[0])
 
 
-def test_the_percentile_check_can_fail() -> None:
-    x = tensor(range(101))
-    assert_percentile(x, 75, 0, 75, 0.1)
-    for lo, hi in ((0, 76), (0.2, 75), (-1, 75)):
-        with pytest.raises(AssertionError):
-            assert_percentile(x, 75, lo, hi, 0.1)
-
-
 def test_percentile_leaves_a_lone_outlier_out() -> None:
     x = torch.cat([torch.rand(1_000_000), tensor([30.0])])
     lo, hi = ranges.percentile(histogram_of(x), 99.99)
@@ -138,12 +130,6 @@ def test_mse_clips_each_end_as_it_needs(side: int, share: float, factor: float) 
     x = side * torch.where(in_tail, factor * torch.randn(4000).abs() ** 3, -4 * torch.rand(4000))
     lo, hi = ranges.mse(histogram_of(x), nibble, False)
     assert_near_best(x, lo.item(), hi.item(), nibble, False)
-
-
-def test_the_mse_check_can_fail() -> None:
-    x = DISTRIBUTIONS["heavy tails"]()
-    with pytest.raises(AssertionError):
-        assert_near_best(x, x.min().item() / 2, x.max().item(), UINT8, False)
 
 
 @pytest.mark.parametrize(("qtype", "symmetric"), [(UINT8, False), (INT8, True)])

@@ -5,21 +5,15 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
-from qtool.core.quant_params import QuantParams
 from qtool.core.types import (
     INT8_NARROW,
     UINT8,
     UINT16,
-    Derived,
-    Fixed,
-    Float,
     Observed,
     ObserverSpec,
     Requantized,
     SharedWith,
-    Spec,
 )
 from qtool.planning.plan import (
     Decision,
@@ -37,32 +31,6 @@ from qtool.planning.targets import target
 from tests.planning.planned import network_graph, network_plan
 
 MINMAX = ObserverSpec("minmax")
-PARAMS = QuantParams(UINT8, torch.tensor(1 / 256), torch.tensor(0))
-
-
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        pytest.param(Observed(UINT8, MINMAX), "uint8 per tensor, minmax", id="activation"),
-        pytest.param(
-            Observed(UINT8, ObserverSpec("percentile", (("p", 99.9),))),
-            "uint8 per tensor, percentile p=99.9",
-            id="with options",
-        ),
-        pytest.param(
-            Observed(INT8_NARROW, MINMAX, axis=0, symmetric=True),
-            "int8_narrow symmetric per channel (axis 0), minmax",
-            id="weight",
-        ),
-        pytest.param(Fixed(UINT8, 1 / 256), "uint8 fixed", id="fixed"),
-        pytest.param(SharedWith("conv"), "as conv", id="shared"),
-        pytest.param(SharedWith("conv", 0.5), "as conv, scale x 0.5", id="shared, rescaled"),
-        pytest.param(Derived("x", "w"), "int32, input x weight", id="bias"),
-        pytest.param(Float("no kernel"), "float: no kernel", id="float"),
-    ],
-)
-def test_describe(spec: Spec, text: str) -> None:
-    assert describe_spec(spec) == text
 
 
 SMALL = QuantPlan(

@@ -112,21 +112,6 @@ def test_unbalanced_channels_cost_half_a_decibel_at_most(
     assert plain < balanced - 4
 
 
-def test_an_onnx_file_of_it_as_well(tmp_path: Path) -> None:
-    file = captured().export_float(tmp_path / "float.onnx")
-    model = qtool.quantize(load_onnx(file), batch(1, 256).split(32), recover=STEPS)
-    assert steps(model) == ["cross-layer-equalization"]
-    assert sqnr(model, tmp_path / "found.onnx") == pytest.approx(
-        sqnr(quantized(), tmp_path / "module.onnx"), abs=0.2
-    )
-
-
-def test_all_layers_still_run_in_integers() -> None:
-    result = quantized().verify()
-    assert result.passed
-    assert result.coverage.share == 1.0
-
-
 def test_the_float_function_is_kept_and_the_captured_model_untouched() -> None:
     x, before = batch(2), captured().graph.module(batch(2))
     model = quantized()
@@ -153,14 +138,6 @@ def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.allclose(found.graph.module(x), quantized().graph.module(x), atol=1e-6)
         assert torch.equal(found(x), quantized()(x))
-
-
-def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    quantized().export(file)
-    other = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 5, 1)).eval()
-    with pytest.raises(qtool.VerificationError):
-        restore(file, qtool.capture_model(other, batch(0, 4)), quantized().sample)
 
 
 def test_what_makes_it_worse_on_the_samples_kept_aside_is_not_taken(

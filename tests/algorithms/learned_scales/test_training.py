@@ -3,7 +3,6 @@
 import functools
 import itertools
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import qtool
 from qtool.algorithms.conversion_state import LESS_ACCURATE
 from qtool.algorithms.learned_scales import training
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.progress import show_progress
 from qtool.evaluation.restored_model import restore
 
@@ -95,14 +93,6 @@ def test_weights_of_8_bits_are_left_alone() -> None:
     ]
     assert differs
     assert not [n for n in differs if n.endswith(".weight")]
-
-
-def test_the_same_data_gives_the_same_parameters() -> None:
-    one, other = made(FOUR_BITS, "learned-scales"), made(FOUR_BITS, "learned-scales")
-    for name, params in one.parameters.items():
-        assert torch.equal(params.scale, other.parameters[name].scale)
-    for name, value in one.graph.module.state_dict().items():
-        assert torch.equal(value, other.graph.module.state_dict()[name])
 
 
 def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +177,6 @@ def test_no_gradient_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "float_outputs", cut)
     notes = made(None, "learned-scales").notes
     assert any(n.startswith("learned-scales: skipped, since this network") for n in notes)
-
-
-def test_a_calibration_without_samples_is_said() -> None:
-    calibration = qtool.calibrate(captured(), list(images(1).split(16)))
-    calibration = replace(calibration, kept_samples=CalibrationSamples(0))
-    model = qtool.convert(captured(), calibration, recover=["learned-scales"])
-    skipped = "learned-scales: skipped, since the calibration kept no samples"
-    assert any(note.startswith(skipped) for note in model.notes)
 
 
 def test_the_presets_take_it_at_best_alone() -> None:

@@ -150,10 +150,3 @@ def test_a_tflite_file_has_them_as_json(source: OnnxModule, tmp_path: Path) -> N
     assert stored == read_source_metadata(source.model).to_json()
     assert stored["properties"] == PROPERTIES
     assert qtool.verify(path).self_test.passed
-
-
-def test_files_of_torch_modules_are_named_after_qtool(tmp_path: Path) -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval()
-    data = [torch.from_numpy(np.eye(4, dtype=np.float32))]
-    qtool.quantize(net, data).export(tmp_path / "net.onnx")
-    assert onnx.load(tmp_path / "net.onnx").graph.name == "qtool"

@@ -12,20 +12,12 @@ from qtool.backends import runtimes as module
 from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Arrays
-from qtool.backends.runtimes import RUNTIMES, runtime
 from qtool.core.errors import VerificationError
-from qtool.planning.targets import TARGETS
-from tests.planning.targets.converted import converted, samples
+from tests.planning.targets.converted import converted
 
 installed = pytest.mark.skipif(
     not OPENVINO.installed, reason="OpenVINO is not installed: install the package openvino"
 )
-
-
-def test_every_target_names_a_runtime_or_none() -> None:
-    named = {t.runtime for t in TARGETS.values()}
-    assert named == {None, *RUNTIMES}
-    assert runtime(None) is None
 
 
 @installed
@@ -61,16 +53,6 @@ def test_a_missing_runtime_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.parity.optimised is None
     assert result.missing_runtime.startswith("OpenVINO is not installed: ")
     assert "pip install openvino" in str(result)
-
-
-@installed
-def test_inputs_and_outputs_go_by_position(tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    converted("digits", "openvino").export(file, verify=False)
-    x = samples("digits")[:3].numpy()
-    (found,) = OPENVINO.run(file, [x])
-    assert found.shape[0] == 3
-    assert found.dtype == np.float32
 
 
 @installed
@@ -123,11 +105,3 @@ def test_what_it_runs_in_float_is_said(tmp_path: Path) -> None:
     assert rows["block1.conv2.0"].reason == "OpenVINO runs it in float"
     assert rows["block1.conv2.0"].kernel == "Convolution f32"
     assert 0 < found.share < 1
-
-
-@installed
-def test_a_file_that_it_does_not_take_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"no model")
-    assert OPENVINO.executed_kernels is not None
-    with pytest.raises(VerificationError, match="OpenVINO does not load it"):
-        OPENVINO.executed_kernels(tmp_path / "model.onnx")

@@ -181,9 +181,3 @@ def test_why_an_operator_is_in_float(reason: str, words: str) -> None:
     model, name = replace(model, tensors=type(model.tensors)(tensors)), tensors[index].name
     with pytest.raises(ExportError, match=words):
         microcontroller.check(model, {name: reason})
-
-
-def test_the_padding_of_a_layer_is_in_float_as_the_layer() -> None:
-    reasons = {"b.0": "left in float by the recipe", "b": ""}
-    assert microcontroller._reason("b.0.pad", reasons) == "left in float by the recipe"
-    assert microcontroller._reason("c.0", reasons) == ""

@@ -141,15 +141,6 @@ def test_operators_are_timed_by_the_names_of_the_model(
     assert nodes["depthwise"].kernels[0].startswith("DEPTHWISE_CONV_2D")
 
 
-@needs_litert
-def test_the_float_model_as_a_tflite_file(tmp_path: Path) -> None:
-    path = captured("digits").export_float(tmp_path / "float.tflite")
-    x = samples("digits")[:4]
-    (scores,) = TfliteFile(path).run([x.numpy()])
-    with torch.no_grad():
-        assert np.allclose(scores, captured("digits").graph.module(x), atol=1e-4)
-
-
 def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> None:
     for name in ("tflite", "tflite-micro"):
         converted("digits", name).export(tmp_path / f"{name}.tflite", verify=False)

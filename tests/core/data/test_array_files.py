@@ -151,12 +151,6 @@ def test_nothing_there(tmp_path: Path) -> None:
         len(ArrayFiles(tmp_path))
 
 
-def test_labels_that_are_not_there(folder: Path) -> None:
-    with pytest.raises(DataError, match="holds no array 'labels'; it holds x"):
-        read_labels(folder / "x.npz", "labels")
-    assert list(read_arrays(folder / "x.npy")) == [""]
-
-
 @pytest.mark.parametrize("raised", [RuntimeError, NotImplementedError, OverflowError, SyntaxError])
 def test_whatever_a_damaged_file_makes_numpy_raise(
     folder: Path, raised: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -104,40 +104,6 @@ def test_of_a_tuple_the_first_ones_are_taken(model: nn.Module | None, taken: int
     assert len(batch.args) == taken
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param("data/", r"give qtool\.load_data\('data/'\)", id="a path"),
-        pytest.param(3, "data of type int cannot be iterated over", id="a number"),
-        pytest.param([3.0], "a batch is a float; give tensors", id="numbers"),
-        pytest.param(["x.png"], "a batch is a str; give tensors", id="names"),
-        pytest.param([None], "a batch is a NoneType", id="nothing"),
-        pytest.param([()], "a batch is a tuple", id="an empty tuple"),
-        pytest.param([np.array(["a"])], "an array of type <U1", id="text"),
-        pytest.param([np.array([None])], "an array of type object", id="objects"),
-    ],
-)
-def test_what_is_no_data(data: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        list(batches(data, ONE_INPUT))
-
-
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        pytest.param(X * float("nan"), "input 0 holds NaN in its sample 0; remove or", id="NaN"),
-        pytest.param((X, X / 0), "batch 7, input 1 holds NaN", id="NaN before Inf"),  # 0 / 0 too
-        pytest.param((X, -1 / X), "batch 7, input 1 holds Inf", id="Inf"),
-        pytest.param({"a": X, "b": 1 / X}, "batch 7, input 'b' holds Inf", id="by name"),
-        pytest.param({"a": {"deep": [X, 1 / X]}}, "batch 7, input 'a' holds Inf", id="nested"),
-        pytest.param(X.half() * 1e5, "batch 7, input 0 holds Inf", id="float16"),
-    ],
-)
-def test_not_finite(item: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        to_batch(item).check_finite(7)
-
-
 def test_finite() -> None:
     to_batch((X, LABELS, torch.zeros(0, 3), torch.tensor(True))).check_finite(0)
 
@@ -193,21 +159,6 @@ def test_memory_is_shared_where_it_can_be() -> None:
     array.flags.writeable = False
     to_tensor(array)[1] = 1
     assert array[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("tensor", "what"),
-    [
-        (torch.eye(3).to_sparse(), "sparse"),
-        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
-        (torch.ones(3, device="meta"), "meta device"),
-        (torch.ones(0, 3), "has no samples"),
-    ],
-    ids=["sparse", "nested", "meta", "empty"],
-)
-def test_tensors_without_values(tensor: torch.Tensor, what: str) -> None:
-    with pytest.raises(DataError, match=f"batch 4, input 0 .*{what}"):
-        Batch((tensor,)).check_finite(4)
 
 
 class Breaks:

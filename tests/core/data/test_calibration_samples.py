@@ -43,10 +43,6 @@ def test_order_split_and_merge_do_not_matter(seed: int) -> None:
     assert same(first, whole)
 
 
-def test_another_sample_would_be_seen() -> None:
-    assert not same(of(data(seed=1)), of(data()))
-
-
 def test_equal_samples_count_once() -> None:
     assert same(of(data(), data()), of(data()))
 

@@ -101,11 +101,3 @@ def test_classes_are_no_numbers_to_predict(tmp_path: Path) -> None:
     result = qtool.gate(real, real, [X], CLASSES, metric="mae")
     assert "labels that are numbers to predict, not classes" in str(result)
     assert result.exit_code == 4
-
-
-@pytest.mark.parametrize("limits", [{"max_drop": -1.0}, {"min_speedup": 0.0}])
-def test_limits_out_of_their_range(limits: dict[str, float], tmp_path: Path) -> None:
-    real = linear_file(tmp_path / "float.onnx", WEIGHT)
-    (name,) = limits
-    with pytest.raises(qtool.OptionError, match=name):
-        qtool.gate(real, real, [X], **limits)

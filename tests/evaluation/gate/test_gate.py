@@ -245,19 +245,6 @@ def test_labels_that_the_metric_does_not_use(
     assert "agreement uses no labels; name a metric that does with 'metric'" in caplog.text
 
 
-def test_refusals(tmp_path: Path) -> None:
-    real = linear_file(tmp_path / "float.onnx", WEIGHT)
-    with pytest.raises(qtool.OptionError, match="unknown metric 'top1'"):
-        qtool.gate(real, real, [X], metric="top1")
-    with pytest.raises(qtool.OptionError, match="needs class numbers"):
-        qtool.gate(real, real, [X], metric="top-1")
-    with pytest.raises(qtool.FileError, match="no such file"):
-        qtool.gate(tmp_path / "no.onnx", real, [X])
-    np.savez(tmp_path / "data.npz", x=X)
-    with pytest.raises(qtool.FileError, match="arrays of NumPy"):
-        qtool.gate(tmp_path / "data.npz", real, [X])
-
-
 def test_one_answer_of_the_file_alone_is_said(tmp_path: Path) -> None:
     data = np.concatenate([np.abs(X), [[9.0, *[0.0] * 15]]]).astype(np.float32)
     rare = np.stack([X[0] * 0 + 1, np.eye(16)[0] * 1.5], 1).astype(np.float32)

@@ -11,8 +11,7 @@ import pytest
 
 from qtool.backends.session import time_calls
 from qtool.evaluation.latency import interleaved_timing
-from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing, clock_for, time_files
-from tests.evaluation.onnx_files import linear_file
+from qtool.evaluation.latency.interleaved_timing import clock_for, time_files
 
 
 class Pretended:
@@ -48,15 +47,6 @@ def test_the_two_times_have_their_ratio(monkeypatch):
     times, ratio = [s.median for s in timing.models], timing.ratios[1].median
     assert ratio == 2
     assert times == [pytest.approx(3.0), pytest.approx(3.0 / ratio)]
-
-
-def test_what_was_timed():
-    spread, ratio = (Spread(1, 1, 1),), (Ratio(1, 1, 1, 1, 1),)
-    assert Timing(8, 1, 9, 1.0, spread, ratio).what == "batch 8, 1 thread"
-    prompt = Timing(1, 2, 9, 1.0, spread, ratio, "prompt", 96)
-    assert prompt.what == "prompt of 96 tokens, batch 1, 2 threads"
-    step = Timing(1, 1, 9, 1.0, spread, ratio, "step", 1, 95)
-    assert step.what == "step with 95 cached tokens, batch 1, 1 thread"
 
 
 def test_one_thread_is_timed_without_other_processes():
@@ -138,11 +128,3 @@ def test_a_clock_that_stands_still_gives_no_warning(monkeypatch):
     monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Pretended(int))
     found = time_files(["a", "b"], [np.zeros(1)], seconds=0, clock=lambda: 0.0)
     assert found.ratios[1].median == 1.0
-
-
-def test_runs_real_files(tmp_path):
-    files = [linear_file(tmp_path / f"{n}.onnx", np.eye(3)) for n in "ab"]
-    inputs = [np.zeros((2, 3), np.float32)]
-    found = time_files(files, inputs, seconds=0.01)
-    assert len(found.models) == len(found.ratios) == 2
-    assert found.ratios[0].median == 1.0

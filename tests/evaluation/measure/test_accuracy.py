@@ -120,25 +120,6 @@ def test_labels_without_scores(tmp_path, x):
         summarize(measure_outputs([file], [x]), np.zeros(50, int))
 
 
-@pytest.mark.parametrize(
-    ("batch", "says"),
-    [
-        (torch.zeros(2, 6, dtype=torch.int64), "is int64, the model takes float32"),
-        (torch.zeros(2, 5), r"has shape \[2, 5\], the model takes"),
-        ({"z": torch.zeros(2, 6), "w": torch.zeros(2, 6)}, "lacks input 'x'"),
-        (torch.full((2, 6), float("nan")), "NaN"),
-    ],
-)
-def test_data_that_does_not_fit(files, batch, says):
-    with pytest.raises(DataError, match=says):
-        measure_outputs(files, [batch])
-
-
-def test_no_data(files):
-    with pytest.raises(DataError, match="empty"):
-        measure_outputs(files, [])
-
-
 def _stopping(batches, at):
     for i, batch in enumerate(batches):
         if i == at:
@@ -224,22 +205,6 @@ def test_statistics_of_texts_resume(tmp_path):
 
 def classifiers(tmp_path, *weights):
     return [linear_file(tmp_path / f"{i}.onnx", w) for i, w in enumerate(weights)]
-
-
-@pytest.mark.parametrize(
-    ("labels", "says"),
-    [
-        ([1, 2, 3, 1], "1 to 3, the model has 3 classes; labels start at 1: subtract 1"),
-        ([0, 1, -1, 2], "-1 to 2, .* pass numbers of 0 to 2"),
-        ([0, 7, 1, 2], "0 to 7"),
-        ([0.5, 0, 1, 2], "class numbers"),
-        (["a", "b", "c", "d"], "class numbers"),
-    ],
-)
-def test_labels_that_are_no_classes(tmp_path, labels, says):
-    measured = measure_outputs(classifiers(tmp_path, np.eye(3)), [torch.ones(4, 3)])
-    with pytest.raises(DataError, match=says):
-        summarize(measured, labels)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])

@@ -110,13 +110,6 @@ def test_a_drop_without_labels_is_one_of_the_agreement():
     assert verdict(**agreement, goals=Goals(drop=0.1)).level == "good"
 
 
-def test_it_says_the_numbers():
-    text = verdict(accuracy(0.02)).text
-    assert "top-1 goes from 90.00 % to 88.00 %: 2.00 points worse" in text
-    assert "(95 % interval -2.10 to -1.90 points)" in text
-    assert "allowed: 1.00 points" in text
-
-
 ELSEWHERE = Purpose("onnxruntime-arm", "static", False)
 SMALL = Purpose("onnxruntime", "weight-only-int4", True, 0.2)
 SLOW = {"latency": speed(0.8, 0.7, 0.9)}

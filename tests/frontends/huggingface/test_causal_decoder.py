@@ -1,6 +1,5 @@
 """Language models with their cache, from a folder to tokens in ONNX Runtime."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +9,15 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
-from click.testing import CliRunner
-from qtool.cli import main
 
 import qtool
 from qtool.api.conversion_inputs import example_batch
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
-from qtool.core.errors import CaptureError, DataError
+from qtool.core.errors import CaptureError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
-from qtool.frontends.huggingface.consumers import cache_note, loading_lines
-from qtool.frontends.huggingface.folder_layout import OPTIMUM
 from qtool.frontends.huggingface.genai_files import genai_config
 from qtool.frontends.load_model import load_model
 from tests.frontends.conftest import TEXTS
@@ -183,29 +178,6 @@ def test_padding_on_either_side_changes_nothing() -> None:
             torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
-    texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
-    texts.write_text("\n".join(TEXTS))
-    line = ["quantize", str(folder), "--task", TASK, "--data", str(texts), "-o", str(out)]
-    line += ["--logits", "last", "--mode", "weight-only-int4", "--seconds", "0"]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    assert len(greedy(in_runtime(out), layers=1)) == STEPS
-    shapes = {o.name: o.shape for o in ort.InferenceSession(out).get_outputs()}
-    assert shapes["logits"] == ["batch_size", 1, 96]
-    config = json.loads((tmp_path / "genai_config.json").read_text())
-    assert config["search"]["past_present_share_buffer"]
-    assert config["model"]["decoder"]["filename"] == "model.onnx"
-    assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
-    session = ort.InferenceSession(out)
-    taken = {i.name for i in session.get_inputs()} | {o.name for o in session.get_outputs()}
-    sides = config["model"]["decoder"]["inputs"], config["model"]["decoder"]["outputs"]
-    named = [name for side in sides for name in side.values()]
-    assert taken == {name % i for name in named if "%d" in name for i in range(1)} | {
-        name for name in named if "%d" not in name
-    }
-
-
 def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"a\n{TEXTS[0]}\n{TEXTS[0]}")
     fused = load_model(folder, task=TASK)
@@ -246,24 +218,3 @@ def test_genai_gets_no_ends_beyond_the_vocabulary(eos: object, expected: object)
     found = genai_config(DecoderWithCache(model), "m.onnx")["model"]
     assert found.get("eos_token_id") == expected
     assert found.get("pad_token_id") == (expected[0] if isinstance(expected, list) else expected)
-
-
-def test_a_model_without_cache_is_noted_and_loaded_without() -> None:
-    model = llama()
-    note = cache_note(model)
-    assert note is not None
-    assert "no KV cache, with which texts are written; task='text-generation-with-past' " in note
-    assert cache_note(DecoderWithCache(model)) is None
-    assert cache_note(torch.nn.Linear(2, 2)) is None
-    assert "from_pretrained(folder, use_cache=False)" in loading_lines(OPTIMUM, model, "m")[-1]
-    cached = loading_lines(OPTIMUM, DecoderWithCache(model), "m")[-1]
-    assert cached.endswith("from_pretrained(folder)")
-
-
-def test_weights_with_nan_are_blamed_on_the_folder(tmp_path: Path) -> None:
-    model = llama()
-    model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
-    model.save_pretrained(tmp_path / "m")
-    message = r"the weights of the model hold NaN: 'model\.model\.layers\.1\.mlp\.up_proj\.weight'"
-    with pytest.raises(DataError, match=message):
-        load_model(tmp_path / "m", task=TASK)

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.backends.onnx.export.float_file import write_float
-from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import (
@@ -80,18 +79,6 @@ def t5_model(vocab_size: int = 64) -> tuple[Any, dict[str, Any]]:
 
 
 Run = Callable[[dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]]
-
-
-def in_runtime(path: Path) -> Run:
-    session = ort.InferenceSession(path)
-    return lambda given: session.run(None, given)
-
-
-def in_engine(path: Path) -> Run:
-    program = lower(path)
-    return lambda given: [
-        t.numpy() for t in program(*(torch.from_numpy(given[n]) for n in program.inputs))
-    ]
 
 
 def written(reads: Run, writes: Run, given: dict[str, Any], start: int, mask: bool) -> np.ndarray:
@@ -180,60 +167,6 @@ def test_one_decoder_for_the_first_call_and_the_next_ones(
     assert np.array_equal(np.concatenate(tokens[1:], 1), generated(model, given))
 
 
-@pytest.mark.matrix
-def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
-    model, given = bart()
-    start = model.eval().config.decoder_start_token_id
-    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
-    reads, writes = EncoderPart(model).eval(), DecoderPart(model).eval()
-    varies = {0: "batch", 1: "length"}
-    captured = qtool.capture_model(reads, given, dict.fromkeys(given, varies))
-    read = in_runtime(write_float(captured.graph, tmp_path / "reads.onnx"))
-    sizes = {"input_ids": {0: "batch", 1: "sequence"}, "past_key_values": {0: "batch", 2: "past"}}
-    sizes |= {"cross": {0: "batch", 2: "length"}, "encoder_attention_mask": varies}
-    batch = writes.batch({**given, "decoder_input_ids": ids})
-    captured = qtool.capture_model(writes, batch, sizes)
-    path = write_float(captured.graph, tmp_path / "writes.onnx")
-    found = written(read, in_runtime(path), given, start, mask=True)
-    assert np.array_equal(found, generated(model, given))
-    small = tmp_path / "writes.int4.onnx"
-    made = qtool.quantize(captured, [batch], mode="weight-only-int4")
-    assert made.export(small).passed
-    tokens = written(read, in_runtime(small), given, start, mask=True)
-    assert np.array_equal(tokens, written(read, in_engine(small), given, start, mask=True))
-
-
-@pytest.mark.matrix
-def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> None:
-    path = tmp_path / "decoder.onnx"
-    line = ["quantize", str(t5), "--task", "text2text-generation-decoder", "--data", str(texts)]
-    line += ["-o", str(path), "--seconds", "0", "--mode", "dynamic"]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
-    cache = {f"past_key_values.0.{kind}": ["batch_size", 2, "past", 8] for kind in ("key", "value")}
-    cross = {f"cross.0.{kind}": ["batch_size", 2, "length", 8] for kind in ("key", "value")}
-    given = {"input_ids": ["batch_size", "sequence"]}
-    given["encoder_attention_mask"] = ["batch_size", "length"]
-    assert inputs == {**given, **cache, **cross}
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("half", ["encoder", pytest.param("decoder", marks=pytest.mark.matrix)])
-def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None:
-    words, folder, path = tokenizer(library), tmp_path / "whisper", tmp_path / "half.onnx"
-    heard = library.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
-    model, _ = whisper(vocab_size=len(words), max_source_positions=50)
-    for part in (model, heard, words):
-        part.save_pretrained(folder)
-    line = ["quantize", str(folder), "--task", f"automatic-speech-recognition-{half}"]
-    line += ["--data", str(sounds), "-o", str(path), "--seconds", "0"]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    names = {i.name for i in ort.InferenceSession(path).get_inputs()}
-    assert ("input_features" if half == "encoder" else "cross.0.key") in names
-
-
 def test_batches_of_each_half(t5: Path, texts: Path) -> None:
     reads = load_model(t5, task="text2text-generation-encoder")
     data = load_data(texts, 4, model=reads, folder=t5)
@@ -266,11 +199,3 @@ def test_a_command_for_one_file_wants_a_part(t5: Path, texts: Path, tmp_path: Pa
 def test_no_half_comes_without_its_weights(t5: Path) -> None:
     with pytest.raises(CaptureError, match="loads no part of an encoder-decoder"):
         load_without_weights(t5, "text2text-generation-decoder")
-
-
-def test_a_model_of_one_part_has_no_halves() -> None:
-    with pytest.raises(CaptureError, match="LlamaForCausalLM is not an encoder-decoder model"):
-        DecoderPart(library.LlamaForCausalLM(library.LlamaConfig(
-            vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-            num_attention_heads=1,
-        )))  # fmt: skip

@@ -9,8 +9,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
-from click.testing import CliRunner
-from qtool.cli import main
 from torch.utils import _pytree as pytree
 
 import qtool
@@ -18,7 +16,6 @@ from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError, DataError
 from qtool.evaluation.model_inputs import check_cache
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
-from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import TASK, folder, llama, qwen  # noqa: F401  # a fixture
 
 pytest.importorskip("transformers")
@@ -93,32 +90,6 @@ def test_the_float_file_computes_what_torch_does(captured: Any, tmp_path: Path) 
     torch.testing.assert_close(torch.from_numpy(found[0]), wanted[0], atol=1e-3, rtol=1e-4)
     same = [(a == b.numpy()).mean() for a, b in zip(found[1:], wanted[1:], strict=True)]
     assert min(same) > 0.99
-
-
-@pytest.mark.matrix
-def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
-    texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
-    texts.write_text("\n".join(TEXTS))
-    line = ["quantize", str(folder), "--data", str(texts), "-o", str(out), "--cache", "int8"]
-    other = CliRunner().invoke(main, line)
-    assert other.exit_code == 2
-    assert "is for --task text-generation-with-past" in other.output
-    line += ["--task", TASK, "--mode", "weight-only-int4", "--seconds", "0"]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    types = {i.name: i.type for i in ort.InferenceSession(out).get_inputs()}
-    assert types["past_key_values.0.value"] == "tensor(int8)"
-
-
-@pytest.mark.matrix
-def test_weights_alone_need_no_texts(folder: Path, tmp_path: Path) -> None:  # noqa: F811
-    out = tmp_path / "model.onnx"
-    line = ["quantize", str(folder), "--task", TASK, "--mode", "weight-only", "--seconds", "0"]
-    result = CliRunner().invoke(main, [*line, "-o", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "SQNR is that of one sentence" in result.output
-    shapes = {i.name: i.shape for i in ort.InferenceSession(out).get_inputs()}
-    assert all(isinstance(size, str) for size in shapes["input_ids"])
 
 
 def test_what_has_no_such_cache() -> None:

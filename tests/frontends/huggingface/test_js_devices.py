@@ -11,7 +11,6 @@ from qtool.frontends.huggingface.js_devices import (
     WEB_TARGET,
     WEBGPU,
     config,
-    device_lines,
     file_for,
     same_part,
 )
@@ -37,29 +36,12 @@ def test_each_device_has_its_dtype(rows: list[dict[str, Any]], expected: dict[st
     assert config(files) == expected
 
 
-def test_files_for_both_devices_lie_next_to_each_other() -> None:
-    layout = LAYOUTS["transformers.js"]
-    paths = {layout.path(Path("out"), "decoder", **row).name for row in (STATIC, INT4, INT8)}
-    assert {p.removeprefix("decoder_model_merged") for p in paths} == {
-        *("_quantized.onnx", "_q4.onnx", "_int8.onnx")
-    }
-
-
 def test_the_newest_file_for_a_device() -> None:
     older = {"mode": "weight-only-int4", "target": "onnxruntime"}
     files = {"onnx/model_q4.onnx": older, "onnx/model_quantized.onnx": STATIC}
     assert file_for(WASM, files) == "onnx/model_quantized.onnx"
     assert file_for(WEBGPU, files) == "onnx/model_quantized.onnx"
     assert file_for(WEBGPU, files | {"onnx/model_int8.onnx": INT8}) == "onnx/model_int8.onnx"
-
-
-def test_lines_name_the_file_or_how_to_write_one() -> None:
-    gpu, web = {"onnx/model_q4.onnx": INT4}, {"onnx/model_quantized.onnx": STATIC}
-    assert device_lines(web | gpu) == [
-        *("device wasm: model_quantized.onnx", "device webgpu: model_q4.onnx")
-    ]
-    assert "target='onnxruntime-webgpu' and mode='weight-only-int4' with" in device_lines(web)[1]
-    assert "target='onnxruntime-web' with" in device_lines(gpu)[0]
 
 
 def test_parts_of_a_model_are_apart() -> None:

@@ -71,12 +71,6 @@ def t5(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_model_as_it_was_saved(bert: Path) -> None:
-    model = load_model(bert)
-    assert type(model).__name__ == "BertForSequenceClassification"
-    assert not model.training
-
-
 def test_a_task_of_ones_own(bert: Path) -> None:
     assert type(load_model(bert, task="feature-extraction")).__name__ == "BertModel"
     with pytest.raises(CaptureError, match=r"has no weights for BertForMaskedLM \(missing: cls"):
@@ -174,14 +168,6 @@ def test_a_tokenizer_of_another_model(library: Any, bert: Path, texts: Path) -> 
         load_data(texts, model=small, folder=bert)
 
 
-def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "int8.onnx"
-    given = [str(bert), "--data", str(texts), "-o", str(out), "--seconds", "0"]
-    result = CliRunner().invoke(main, ["quantize", "-v", *given], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert "all 6 output values identical" in result.output
-
-
 def _edited(folder: Path, to: Path, **changes: Any) -> Path:
     for file in folder.iterdir():
         (to / file.name).write_bytes(file.read_bytes())
@@ -234,34 +220,6 @@ def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(CaptureError, match="has no weights in safetensors"):
         load_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, "holds no config.json"), ("{", "cannot be read"), ("[]", "holds a list, not a conf")],
-)
-def test_a_folder_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
-    with pytest.raises(CaptureError, match=message):
-        load_model(tmp_path)
-
-
-def test_truncated_weights(bert: Path, tmp_path: Path) -> None:
-    folder = _edited(bert, tmp_path)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(CaptureError, match="cannot be loaded: "):
-        load_model(folder)
-
-
-def test_no_tokenizer(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no preprocessing found for these texts; pass 'folder'"):
-        load_data(texts)
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(DataError, match="has no tokenizer"):
-        load_data(texts, folder=tmp_path)
 
 
 def test_a_folder_of_timm_is_built_as_it_says_and_fetches_nothing(

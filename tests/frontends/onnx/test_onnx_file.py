@@ -20,7 +20,6 @@ from qtool.core import graph as G
 from qtool.core.errors import CaptureError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.load_model import load_model
 from qtool.frontends.onnx import OnnxModule, load_onnx
 from qtool.frontends.onnx.operator_table import OPERATORS
 from tests.backends.onnx.export.networks import run
@@ -433,40 +432,6 @@ def test_a_bias_added_behind_a_product_is_part_of_the_layer() -> None:
     x = torch.from_numpy(ramp(5, 2, 4))
     (expected,) = run(model, (x,), optimise=False)
     np.testing.assert_array_equal(found(x).detach().numpy(), expected)
-
-
-def refusal(tmp_path: Path, model: onnx.ModelProto) -> str:
-    file = tmp_path / "refused.onnx"
-    onnx.save(model, file)
-    with pytest.raises(CaptureError) as caught:
-        load_onnx(file)
-    return str(caught.value)
-
-
-def test_a_quantized_file_is_refused(tmp_path: Path) -> None:
-    zero = np.array(0, np.uint8)
-    text = refusal(tmp_path, model_of("QuantizeLinear", [LINES], [scalar(1), zero], 1, {}))
-    assert "is quantized already (QuantizeLinear at the_node); give the float file" in text
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="no such file"):
-        load_model(str(tmp_path / "none.onnx"))
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(b"\x08\x0a\xff\xff")
-    with pytest.raises(CaptureError, match="not a readable ONNX file"):
-        load_model(str(broken))
-    with pytest.raises(CaptureError, match="holds its own weights"):
-        load_model(str(broken), "weights.pt")
-
-
-def test_a_batch_that_does_not_fit_is_refused(small: Path) -> None:
-    with pytest.raises(CaptureError, match="the batch gives a, b; the inputs of the file are in"):
-        capture_model(load_onnx(small), {"a": images(4), "b": images(4)})
-    with pytest.raises(CaptureError, match=r"the batch gives int64\[4, 3, 8, 8\]"):
-        capture_model(load_onnx(small), images(4).long())
-    double = capture_model(load_onnx(small), images(4).double())
-    assert double.notes == ("the data is in float64: it is converted to float32",)
 
 
 def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: Path) -> None:

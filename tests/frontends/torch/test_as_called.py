@@ -18,7 +18,6 @@ from tests.backends.onnx.export.networks import Applied
 aten = torch.ops.aten
 torch.manual_seed(0)
 SEQUENCE, IMAGE, IDS = torch.randn(2, 6, 8), torch.randn(2, 4, 8, 8), torch.randint(0, 12, (2, 6))
-MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
 
 
 def _heads(x: torch.Tensor, rank: int) -> torch.Tensor:
@@ -202,28 +201,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
         SEQUENCE,
         "call it with use_cache=False",
     ),
-    "a packed sequence": (
-        lambda: Applied(
-            lambda m, x: m.a(
-                nn.utils.rnn.pack_padded_sequence(
-                    x, (x[:, :, 0] > -9).sum(1), batch_first=True, enforce_sorted=False
-                )
-            )[1],
-            a=nn.GRU(8, 4, batch_first=True),
-        ),
-        SEQUENCE,
-        "give the padded tensor to the layer, and a mask",
-    ),
-    "noise": (
-        lambda: Applied(lambda m, x: m.a(x) + torch.randn_like(x), a=nn.Linear(8, 8)),
-        SEQUENCE,
-        "if it is noise, give it to the model as an input",
-    ),
-    "a traced module": (
-        lambda: torch.jit.trace(nn.Linear(8, 4).eval(), SEQUENCE),
-        SEQUENCE,
-        "is a TorchScript module",
-    ),
     "weights for each sample": (
         lambda: Applied(
             lambda m, x: F.conv2d(
@@ -237,7 +214,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_a_refusal_says_what_to_do(name: str) -> None:
     make, x, expected = REFUSED[name]

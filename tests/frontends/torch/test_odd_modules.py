@@ -74,16 +74,6 @@ class FailsAfterwards(nn.Module):
         return self.conv(x)
 
 
-class Autocast(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = layers()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.layers(x).float()
-
-
 class Unreadable(nn.Module):
     """Its attributes, name and text cannot be read."""
 
@@ -129,15 +119,11 @@ def test_inference_mode(part: str, tmp_path: Path) -> None:
     assert (tmp_path / "other.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
 
 
-@pytest.mark.filterwarnings("ignore")  # of TorchScript, about itself
 @cases(
     "make, image, error, sentence",
-    (lambda: torch.jit.freeze(torch.jit.script(layers())), IMAGE, CaptureError, "TorchScript"),
-    (lambda: torch.jit.trace(layers(), IMAGE), IMAGE, CaptureError, "TorchScript"),
     (cyclic, IMAGE, CaptureError, "recursion"),
     (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
     (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
-    (lambda: Autocast().eval(), IMAGE, CaptureError, "leave out torch.autocast in forward"),
     (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
 )
 def test_refused(
@@ -168,17 +154,6 @@ def test_a_part_in_half_precision_stays_in_float() -> None:
 def test_a_factory_of_a_module_that_holds_itself() -> None:
     with pytest.raises(CaptureError, match="contains itself as a submodule"):
         load_model("tests.frontends.torch.test_odd_modules:Cyclic")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_default_dtype_that_qtool_cannot_compute_in(dtype: torch.dtype) -> None:
-    model = layers()
-    torch.set_default_dtype(dtype)
-    try:
-        with pytest.raises(CaptureError, match="default dtype is"):
-            qtool.quantize(model, [IMAGE])
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 class Functions(nn.Module):
@@ -221,9 +196,3 @@ def test_a_default_dtype_of_float64_changes_nothing(
             torch.set_default_dtype(torch.float32)
         files.append(path.read_bytes())
     assert files[0] == files[1]
-
-
-def test_the_meta_device() -> None:
-    model = layers()
-    with torch.device("meta"), pytest.raises(CaptureError, match="default device is 'meta'"):
-        qtool.quantize(model, [IMAGE])

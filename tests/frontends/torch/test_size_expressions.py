@@ -174,8 +174,3 @@ def test_it_is_a_note_of_the_model() -> None:
     swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
     made = qtool.quantize(swapped, [x.transpose(0, 1)])
     assert any("(batch) of input 'x' is a multiple of 2:" in n for n in made.notes)
-
-
-def test_what_is_no_model() -> None:
-    with pytest.raises(CaptureError, match=r"not a name; .*qtool\.load_model"):
-        qtool.quantize("model.onnx", [torch.randn(SHAPE)])  # type: ignore[arg-type]  # the test

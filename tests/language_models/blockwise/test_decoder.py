@@ -22,7 +22,6 @@ from tests.named_cases import cases
 
 TASK = "text-generation-with-past"
 LAYERS, HEADS, WIDTH, TOKENS = 2, 1, 32, 400
-EIGHT_BITS = qtool.QuantizeOptions(mode="weight-only", accuracy="fast")
 
 
 @pytest.fixture(scope="module")
@@ -160,23 +159,6 @@ def test_a_model_larger_than_the_memory_is_converted_by_blocks(
     settings = json.loads((tmp_path / "genai_config.json").read_text())
     assert settings["model"]["decoder"]["filename"] == "net.onnx"
     assert (tmp_path / "config.json").is_file()
-
-
-def test_the_call_decides_as_the_command_does(folder: Path, tmp_path: Path) -> None:
-    """The same file, and the same refusals."""
-    done = quantized(folder, tmp_path, "--memory", "1MiB", "--min-coverage", "0.5")
-    assert done.exit_code == 1, done.output
-    assert "below --min-coverage 0.5; the file was written" in done.output
-    data, path, options = tmp_path / "texts.npz", tmp_path / "call" / "net.onnx", EIGHT_BITS
-    path.parent.mkdir()
-    file = qtool.quantize_to_file(folder, data, path, options, task=TASK, memory=1 << 20)
-    assert path.read_bytes() == (tmp_path / "net.onnx").read_bytes()
-    assert (len(file.blocks), file.model, file.passed) == (1, None, True)
-    assert (path.parent / "config.json").is_file()
-    with pytest.raises(
-        qtool.OptionError, match="a conversion without data is not possible; give data"
-    ):
-        qtool.quantize_to_file(folder, None, path, options, task=TASK, memory=1 << 20)
 
 
 def perplexity(logits: np.ndarray, ids: torch.Tensor) -> float:

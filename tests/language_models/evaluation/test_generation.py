@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from qtool.cli import main
 
 import qtool
 from qtool.api.generation import _ENDS, _read_first
@@ -78,18 +76,6 @@ def test_tokens_are_drawn_from_the_most_likely_ones() -> None:
     assert likely == {1, 2, 3}
     every = [Sampling(1.0).choose(logits, generator) for _ in range(2000)]
     assert abs(every.count(1) / 2000 - 0.5) < 0.05
-
-
-@pytest.mark.matrix
-def test_the_command(model: Path, tmp_path: Path) -> None:
-    file = export(model, tmp_path / "model.onnx", "fused")
-    line = ["generate", str(file), PROMPT, "--tokenizer", str(model), "--tokens", "5"]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    assert "tokens per second" in result.stderr
-    missing = CliRunner().invoke(main, ["generate", str(file), PROMPT])
-    assert missing.exit_code == 2
-    assert "has no tokenizer" in missing.stderr
 
 
 def test_what_cannot_generate(model: Path, tmp_path: Path) -> None:

@@ -68,18 +68,6 @@ def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path:
     assert [values[1] for values in both] == pytest.approx([both[0][1]] * 4, rel=1e-6)
 
 
-def test_a_masked_decoder_has_the_perplexity_of_transformers(folder: Path, tmp_path: Path) -> None:
-    words = library.AutoTokenizer.from_pretrained(folder)
-    texts = [words(text, return_tensors="pt")["input_ids"] for text in [*TEXTS, "a dog"]]
-    model = load_model(folder, task=TASK, attention="masked")
-    data: Any = load_data(folder / "texts.txt", model=model, folder=folder)
-    captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
-    plain = captured.export_float(tmp_path / "float.onnx")
-    named = by_input_name(captured.graph, batches(whole_texts(data)))
-    (metric,) = built_in_metrics(measure_outputs([plain, plain], named), None)
-    assert metric.values[0] == pytest.approx(perplexity_of_transformers(folder, texts), rel=1e-5)
-
-
 def sliding_perplexity(
     folder: Path, ids: torch.Tensor, length: int, stride: int
 ) -> tuple[float, int]:

@@ -9,11 +9,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.runtimes import runs_here, runtime
-from qtool.core.errors import CalibrationError
 from qtool.core.schemes import Scales
 from qtool.core.types import Derived, Fixed, Observed
 from qtool.planning.plan import Kind
@@ -82,18 +80,6 @@ def test_a_converted_file_is_well_formed_and_runs(name: str, made_for: str, tmp_
     assert np.abs(real - fake).max() < 24 * code
 
 
-def test_the_comparison_sees_a_wrong_scale(tmp_path: Path) -> None:
-    model, x = converted("residual_concat", "tensorrt"), samples("residual_concat")[:16]
-    file = onnx.ModelProto()
-    file.CopyFrom(written("residual_concat", "tensorrt"))
-    (scale,) = (i for i in file.graph.initializer if i.name == "second.weight.scale")
-    wrong = numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.1), scale.name)
-    scale.CopyFrom(wrong)
-    fake = model(x).detach().numpy()
-    found = numbers(file, tmp_path, False, x)
-    assert np.abs(fake - found).max() > 2.5 * step(model, fake)
-
-
 @pytest.mark.parametrize("name", STATIC)
 def test_only_onnx_runtime_gets_operators_of_its_own(name: str) -> None:
     assert TARGETS[name].file.contrib is FACTS[name][3]
@@ -121,14 +107,6 @@ def test_verification_says_what_was_not_looked_at(name: str, tmp_path: Path) -> 
     share = found.coverage.share
     assert (share == 1.0) is (name != "onnxruntime-web")  # convolutions with few terms are float
     assert found.to_json()["coverage"]["integer_mac_share"] == share
-
-
-def test_a_calibration_is_for_one_target() -> None:
-    from qtool.api.conversion import calibrate, convert
-
-    calibration = calibrate(captured("depthwise"), [samples("depthwise")])
-    with pytest.raises(CalibrationError, match="calibrate again with target='tflite'"):
-        convert(captured("depthwise"), calibration, target="tflite")
 
 
 def test_fixed_parameters_are_not_calibrated() -> None:

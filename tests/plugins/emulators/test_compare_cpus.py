@@ -1,25 +1,18 @@
 """Comparisons with a processor that is this machine, and does something else on purpose."""
 
-import json
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from onnxruntime.quantization import QuantFormat
 from torch import nn
 
 import qtool
-from qtool.backends.onnx.storage import load
-from qtool.core.errors import DataError, EmulationError
 from qtool.plugins.emulators.compare_cpus import prepare, run_on_cpus
 from qtool.plugins.emulators.result import CpuResult
 from tests.plugins.emulators.networks import (
     batches,
     by_onnxruntime,
-    by_qtool,
-    float_file,
     pretend,
 )
 
@@ -167,18 +160,6 @@ def test_a_kernel_that_gives_floats(
         assert "1 of 3 integer kernels give other results" in found.remarks()[0]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("make", [by_qtool, float_file])
-def test_files_of_any_kind(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = make(tmp_path / "a.onnx")
-    inputs = [b.numpy() for b in batches()]
-    given = [[b] if make is by_qtool else [b[0, :, :, 0].T.copy()] for b in inputs]
-    (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path)], given)
-    assert found.identical
-    assert bool(found.codes) == (make is by_qtool)
-    assert ("none" in found.cells()) == (make is float_file)
-
-
 def test_dynamic_files_are_judged_by_their_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,61 +170,3 @@ def test_dynamic_files_are_judged_by_their_outputs(
     assert found.hidden
     assert not found.identical
     assert "integers inside" in found.remarks()[0]
-
-
-@pytest.mark.matrix
-def test_external_data_and_qoperator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = pretend(monkeypatch, tmp_path)
-    for name, made in (
-        ("external", by_onnxruntime(tmp_path / "a.onnx", external=True)),
-        ("qoperator", by_onnxruntime(tmp_path / "b.onnx", QuantFormat.QOperator)),
-    ):
-        found = compared(made, cpu)
-        assert found.identical, name
-        assert found.codes > 8000, name
-    assert load(tmp_path / "a.onnx").graph.initializer
-
-
-def test_a_time_limit_names_the_processor_and_what_to_do(
-    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = time.monotonic()
-    cpu = pretend(monkeypatch, tmp_path, "import time; time.sleep(600)")
-    with pytest.raises(EmulationError, match=r"fake was stopped after \d+ s; .*'timeout'"):
-        compared(file, cpu, timeout=5)
-    assert time.monotonic() - start < 120
-    assert list(scratch.iterdir()) == []
-
-
-def test_a_crash_is_one_sentence(
-    file: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(EmulationError, match="fake fails: SIGSEGV"):
-        compared(file, pretend(monkeypatch, tmp_path, "import os; os.kill(os.getpid(), 11)"))
-    assert list(scratch.iterdir()) == []
-
-
-def test_no_data(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="the data is empty"):
-        list(run_on_cpus(file, [pretend(monkeypatch, tmp_path)], []))
-
-
-def test_the_result_is_text_and_json(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qtool.plugins.emulators.result import CpuComparison
-
-    at = place_of(file, "Conv", tmp_path)
-    cpu = pretend(monkeypatch, tmp_path, ADD.format(at=at, stems=("codes", "forced")))
-    found = CpuComparison("int8.onnx", 8, "this machine", (compared(file, cpu),))
-    lines = str(found).splitlines()
-    assert lines[0].split("  ")[0] == "CPU"
-    assert lines[1].startswith("fake ")
-    assert "40 of 40" in lines[1]
-    assert "99.9" in lines[1]
-    assert "no error" in lines[1]
-    assert lines[-2] == "int8.onnx  differs on fake"
-    assert lines[-1] == "  compared  8 samples, with this machine"
-    printed = json.loads(json.dumps(found.to_json()))
-    assert printed["identical"] is printed["results"][0]["identical"] is False
-    assert printed["results"][0]["first"]["op"] == "Conv"

@@ -38,13 +38,6 @@ def test_the_last_bits_of_float32_are_near() -> None:
     assert not tally([one, 0], [np.nan, 0]).near
 
 
-def test_several_batches_are_one() -> None:
-    found = tally([3], [3])
-    found.add(np.array([4.0]), np.array([4.5]))
-    assert (found.total, found.identical) == (2, 1)
-    assert found.sqnr_db == pytest.approx(20)
-
-
 def test_other_shapes_are_never_equal() -> None:
     found = Tally()
     found.add(np.zeros((2, 3)), np.zeros(3))

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from qtool.backends.onnxruntime.session import run, session
-from qtool.core.errors import DataError
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.plugins.search import judge as module
-from qtool.plugins.search.judge import Judge, Score
+from qtool.plugins.search.judge import Judge
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 
@@ -99,20 +98,6 @@ def test_outputs_over_the_limit_are_computed_again(
     assert judge.score(files[1]) == judge.score(files[1]) == whole
 
 
-def test_data_and_labels_that_cannot_be_used(files: tuple[Path, Path], data: Any) -> None:
-    with pytest.raises(DataError, match="the evaluation data is empty"):
-        Judge(files[0], []).score(files[1])
-    with pytest.raises(DataError, match="3 labels for 32 samples"):
-        Judge(files[0], data, np.zeros(3, np.int64)).score(files[1])
-
-
-def test_a_score_as_text() -> None:
-    score = Score(100, 40.0, 1e-4, "top-1", True, 0.88, 0.9, 0.02, 0.01, 0.03)
-    assert score.text == "top-1 90 -> 88 (-3 to -1 points)"
-    assert Score(100, 40.0, 1e-4).text == ""
-    assert Score(100, 40.0, 1e-4, "loss", False, 1.5, 1.25, 0.25).text == "loss 1.25 -> 1.5"
-
-
 def test_a_language_model_is_judged_by_perplexity_without_labels(tmp_path: Path) -> None:
     files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
     score = Judge(files[0], texts((3, 4))).score(files[1])
@@ -131,8 +116,3 @@ def test_classes_of_tokens_are_judged_by_their_agreement(tmp_path: Path) -> None
     assert 0 < score.value < 1
     assert score.low <= score.drop == 1 - score.value <= score.high
     assert Judge(files[0], texts((3, 4))).score(files[0]).high == 0
-
-
-def test_labels_may_be_a_list(files: tuple[Path, Path], data: Any) -> None:
-    labels = outputs_of(files[0], data).argmax(1).tolist()
-    assert Judge(files[0], data, labels).score(files[0]).value == 1.0

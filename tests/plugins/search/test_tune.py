@@ -159,11 +159,6 @@ def test_the_float_model_is_no_result(tmp_path: Path) -> None:
     assert qtool.verify(tmp_path / "best.onnx").exact
 
 
-def test_an_unknown_choice_is_refused() -> None:
-    with pytest.raises(qtool.PlanError, match=r"unknown choice 'int3'; .*static"):
-        _tuned(qtool.TuneGoals(), choices=("int3",))
-
-
 def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(state: NodeDecisions) -> dict[fx.Node, str]:
         return {n: REASON for n in state.integer if G.name_of(n) == "0"}

@@ -12,14 +12,12 @@ from torch import nn
 import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.profiles import PROFILES
-from qtool.backends.table import write_float
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from qtool.core.errors import (
     FileError,
     InstallError,
     KernelError,
-    PlanError,
     QtoolError,
     VerificationError,
 )
@@ -97,36 +95,11 @@ def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyP
         qtool.verify(files["tflite"])
 
 
-@needs_litert
-def test_inspect_shows_operators_and_interface(files: dict[str, Path]) -> None:
-    text = str(qtool.inspect(files["tflite"]))
-    assert "100 % of" in text
-    assert "XNNPACK int8" in text
-    assert "float32 [batch, 6, 6, 4], channels last" in text
-    assert "for tflite, plan" in text
-
-
 @pytest.mark.skipif(not version_of("ethos-u-vela"), reason="ethos-u-vela is not installed")
 def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
     text = str(qtool.inspect(files["tflite-micro"]))
     assert text.count("operators on the NPU") == text.count(": 100 % of") == 2
     assert "ethos-u85-256" in text
-
-
-@needs_litert
-def test_evaluate_and_bench_take_both_formats(files: dict[str, Path], tmp_path: Path) -> None:
-    data = [samples("residual_concat")[:8]]
-    result = qtool.evaluate(files["tflite"], captured("residual_concat"), data, seconds=0.01)
-    assert result.samples == 8
-    assert result.baseline == "float .tflite"
-    plain = write_float(captured("residual_concat").graph, tmp_path / "float.tflite", "tflite")
-    assert result.float_.size_bytes == plain.stat().st_size
-    assert result.sqnr_db is not None
-    assert result.sqnr_db > 20
-    converted("residual_concat", "tflite").export(tmp_path / "other.onnx", timing=0)
-    pair = [tmp_path / "other.onnx", files["tflite"]]
-    timings = qtool.bench(pair, data, batch_sizes=(2,), threads=(1,), seconds=0.01).timings
-    assert len(timings[0].models) == 2
 
 
 @needs_litert
@@ -187,23 +160,6 @@ def refusal(path: Path) -> str | None:
 
 
 @needs_litert
-def test_report_and_compare_take_both_formats(files: dict[str, Path], tmp_path: Path) -> None:
-    data, options = [samples("residual_concat")[:8]], qtool.ReportOptions(seconds=0.01, samples=2)
-    report = qtool.report(
-        files["tflite"], data, tmp_path / "r", options, model=captured("residual_concat")
-    )
-    assert report.layers is not None
-    assert report.plan
-    assert report.models[1].exactness is not None
-    assert report.models[1].exactness.exact
-    assert report.models[1].target == "tflite"
-    assert "LiteRT" in (tmp_path / "r" / "report.md").read_text()
-    converted("residual_concat", "tflite").export(tmp_path / "tflite.onnx", timing=0)
-    both = qtool.compare([tmp_path / "tflite.onnx", *files.values()], data, options=options)
-    assert [m.name for m in both.models] == ["tflite", "tflite-micro"] or len(both.models) == 3
-
-
-@needs_litert
 def test_report_without_the_float_model_has_a_section_on_microcontrollers(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -214,28 +170,3 @@ def test_report_without_the_float_model_has_a_section_on_microcontrollers(
     assert "## Microcontroller" in (tmp_path / "r" / "report.md").read_text()
     assert "takes" in (tmp_path / "r" / "report.html").read_text()
     assert qtool.Report.from_json(report.to_json()) == report
-
-
-@needs_litert
-def test_explain_reads_the_file(files: dict[str, Path]) -> None:
-    found = qtool.explain(
-        files["tflite"], captured("residual_concat"), [samples("residual_concat")], most=1
-    )
-    assert found.samples == len(samples("residual_concat"))
-
-
-@needs_litert
-@pytest.mark.matrix
-def test_a_search_tries_files_of_the_target(tmp_path: Path) -> None:
-    data = [samples("digits")[:16]]
-    options = qtool.SearchOptions(evaluations=1, timing=0.01)
-    goals = qtool.TuneGoals(min_sqnr=-50.0)
-    tuned = qtool.tune(
-        captured("digits"), data, data, target="tflite", goals=goals, options=options
-    )
-    tuned.save(tmp_path / "tuned.tflite")
-    assert qtool.verify(tmp_path / "tuned.tflite", samples=2).exact
-    with pytest.raises(PlanError, match="a microcontroller has another than this machine; use"):
-        qtool.tune(captured("digits"), data, data, target="tflite-micro")
-    with pytest.raises(PlanError, match=r"or write a file for it, .*\.tflite"):
-        qtool.tune(captured("digits"), data, data, target="tflite", format="qdq")

@@ -72,7 +72,7 @@ def test_layers_and_outputs_of_one_name(
     net = Net(names, HEADS[head], conv).eval()
     x = torch.randn(4, 4, 6, 6) if conv else torch.randn(8, 4)
     captured = qtool.capture_model(net, x)
-    quantized = qtool.quantize(captured, [x])
+    quantized = qtool.quantize(captured, [x], accuracy="fast")
     file = tmp_path / "net.onnx"
     assert quantized.export(file).passed
     written = onnx.load(file)

@@ -14,7 +14,7 @@ import pytest
 
 from qtool.core.errors import FileError
 from qtool.evaluation.report.page import folder as folder_module
-from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
+from qtool.evaluation.report.page.folder import check_folder, replace_folder
 
 NAMES = ("report.json", "report.md", "report.html")
 
@@ -70,19 +70,6 @@ def test_failure_leaves_the_old_report(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize(
-    ("prepare", "says"),
-    [
-        (lambda p: p.touch(), "it is a file"),
-        (lambda p: (p.mkdir(), (p / "thesis.tex").touch()), "'thesis.tex', which is not part"),
-    ],
-)
-def test_refusals(tmp_path, prepare, says):
-    prepare(tmp_path / "r")
-    with pytest.raises(FileError, match=says):
-        check_folder(tmp_path / "r")
-
-
 def test_missing_parent(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="is not a directory"):
@@ -95,10 +82,6 @@ def test_unwritable_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(FileError, match="is not writable"):
         check_folder(tmp_path / "r")
-
-
-def test_resume_folder_is_beside(tmp_path):
-    assert resume_folder(tmp_path / "r") == tmp_path / ".r.resume"
 
 
 WRITER = """

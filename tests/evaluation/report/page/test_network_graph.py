@@ -45,21 +45,11 @@ def test_boxes_are_the_nodes_of_the_plan():
     assert set(graph.edges) == {(s, row.node) for row in report.plan for s in row.inputs}
 
 
-def test_width_shows_macs_where_nothing_was_timed():
-    graph = network_graph(replace(made_up(12), profile=None))
-    assert graph.cost == "MACs"
-    assert graph.boxes[3].cost == 2000
-
-
 def test_shapes_are_no_boxes():
     report = made_up(12)
     first = replace(report.plan[0], form="shape")
     graph = network_graph(replace(report, plan=(first, *report.plan[1:])))
     assert first.node not in [b.name for b in graph.boxes[1:]]
-
-
-def test_no_plan_no_graph():
-    assert network_graph(replace(made_up(), plan=())) is None
 
 
 def test_modules():

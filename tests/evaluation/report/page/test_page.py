@@ -41,20 +41,6 @@ def test_opens_alone_and_without_an_error(desk, file):
     assert desk.evaluate("document.querySelectorAll('#t-layers tbody tr').length") == 500
 
 
-def test_a_broken_page_would_be_noticed(chromium, tmp_path, file):
-    broken = tmp_path / "broken.html"
-    text = file.read_text(encoding="utf-8")
-    broken.write_text(
-        text.replace('"use strict";', "missing();").replace(
-            "</header>", '<img src="http://example.invalid/x.png"></header>'
-        ),
-        encoding="utf-8",
-    )
-    with opened(chromium, broken) as found:
-        assert any("missing is not defined" in line for line in found.said)
-        assert any("Content Security Policy" in line for line in found.said)
-
-
 def test_verdict_is_on_the_first_screen(desk):
     for selector in (".verdict h2", ".verdict .cards"):
         box = desk.page.locator(selector).bounding_box()

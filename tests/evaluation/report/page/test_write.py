@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx import storage
-from qtool.core.errors import FileError
 from qtool.core.store import Store
 from qtool.evaluation.report.page.write import ReportFolder
 from tests.evaluation.report.page.made_up import made_up
@@ -32,12 +30,6 @@ def test_measured_then_written(tmp_path):
     for name in ("model.int8.onnx", "model.int8.onnx.data"):
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
     assert not pages.kept.exists()
-
-
-def test_a_folder_of_something_else_is_refused_before_the_work(tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(FileError, match="not part of a report"):
-        ReportFolder.of(tmp_path)
 
 
 def test_until_a_report_is_written_the_old_one_stays(tmp_path):
