@@ -115,7 +115,7 @@ class Decision:
         output: the point of its result; None: the result is float.
         codes_only: the result exists in codes only, since the kernel rounds it.
         macs_known: whether its multiply-accumulates are known.
-        channels: of a depthwise convolution in the file, with those of zeros; 0: its own.
+        channels: the channels of a depthwise convolution in the file, zeros included; 0: its own.
     """
 
     node: str
