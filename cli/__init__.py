@@ -11,6 +11,7 @@ closed.
 from __future__ import annotations
 
 import json
+import os
 import signal
 from importlib import import_module
 from typing import Any
@@ -38,6 +39,12 @@ GROUPS = {
 }
 """Heading in the help -> commands below it, in the order of use."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+
+_THREADS = {"OMP_WAIT_POLICY": "passive"}
+"""Variables of the threads of torch, set before it is imported. Threads that wait in a loop for the
+next operator, as they do by default, double the CPU time of a conversion: its operators are small,
+with Python between them."""
 
 
 def envelope(command: str) -> dict[str, Any]:
@@ -92,6 +99,8 @@ class _Group(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         """Run click's `main`, but exit with 130 when interrupted outside of `invoke`."""
+        for name, value in _THREADS.items():
+            os.environ.setdefault(name, value)
         try:
             code = super().main(*args, standalone_mode=False, **kwargs)
         except click.Abort as error:

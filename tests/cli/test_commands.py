@@ -1,6 +1,7 @@
 """What the commands write and print on the sample network and on small ones."""
 
 import json
+import os
 
 import numpy as np
 import onnx
@@ -187,3 +188,14 @@ def test_inspect_prints_documents_for_other_programs(sample: Cli) -> None:
 
 
 # --- progress ------------------------------------------------------------------------------------
+
+
+def test_threads_wait_without_a_loop_unless_the_user_says_otherwise(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    cli("emulators")
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    cli("emulators")
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
