@@ -60,7 +60,7 @@ from qtool.api.data import load_data as load_data
 from qtool.frontends.data.recordings import with_states as with_states
 from qtool.frontends.huggingface.meta_init import without_weights as without_weights
 from qtool.frontends.load_model import load_model as load_model
-from qtool.frontends.onnx import load_onnx as load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx as load_onnx
 from qtool.planning.plan import QuantPlan as QuantPlan
 from qtool.plugins.emulators.available import emulators as emulators
 from qtool.plugins.emulators.other_cpus import (

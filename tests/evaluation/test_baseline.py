@@ -127,7 +127,7 @@ def test_a_tflite_file_is_compared_with_a_float_one(
     tflite: tuple[qtool.QuantizedModel, Path], timed: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, path = tflite
-    monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
+    monkeypatch.setattr("qtool.plugins.tflite.litert.version", lambda: "2.9")
     speed = measure_speedup(model, path)
     expected = "1.00 ms, 2.00x as fast as float .tflite (2.00 ms; batch 1, 1 thread), in LiteRT 2.9"
     assert speed.rows() == [("speed", expected)]
@@ -188,7 +188,7 @@ def test_a_report_says_what_was_timed_in_what(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
+    monkeypatch.setattr("qtool.plugins.tflite.litert.version", lambda: "2.9")
     monkeypatch.setattr(decoding, "profile_nodes", lambda *_, **__: ())
     model, path = tflite
     options = ReportOptions("made up", batch_sizes=(8,), samples=8)

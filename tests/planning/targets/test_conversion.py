@@ -11,8 +11,9 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.runtimes import runs_here, runtime
+from qtool.backends.runtimes import runtime
 from qtool.core.errors import CalibrationError
 from qtool.core.schemes import Scales
 from qtool.core.types import Derived, Fixed, Observed
