@@ -69,7 +69,8 @@ def quantization_warnings(file: ReadableFile) -> list[str]:
 
 def is_model(path: Path) -> bool:
     """Return whether a file is a model, by its suffix or its contents."""
-    return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)
+    known = any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)
+    return known or is_tflite(path)
 
 
 def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
