@@ -39,7 +39,7 @@ from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.errors import QtoolError
 from qtool.core.graph.float_tolerance import distance
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from qtool.frontends.onnx.runtime_values import run_file
 
 KINDS = ("read", "kept", "refused", "wrong", "traceback")

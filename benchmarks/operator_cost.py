@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DEFAULT = ("leaky_relu", "average_pool", "sigmoid=logistic")
 FORMAT_LISTS = frozenset(
-    f"qtool/backends/tflite/{name}.py"
+    f"qtool/plugins/tflite/{name}.py"
     for name in ("file/schema", "file/operator_codes", "microcontroller")
 )
 

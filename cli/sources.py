@@ -154,7 +154,7 @@ def load_model_without_weights(source: Path) -> Any:
     None for an ONNX file, which is mapped; `load_data` reads data for this model.
     """
     from qtool.frontends.huggingface.meta_init import load_without_weights
-    from qtool.frontends.onnx import map_onnx
+    from qtool.frontends.onnx.onnx_file import map_onnx
 
     task, attention, cache = (context_value(name) for name in ("task", "attention", "cache"))
     if context_value("fix"):

@@ -71,7 +71,7 @@ from qtool.api.data import load_data as load_data
 from qtool.frontends.data.recordings import unroll_recordings as unroll_recordings
 from qtool.frontends.huggingface.meta_init import init_empty_weights as init_empty_weights
 from qtool.frontends.load_model import load_model as load_model
-from qtool.frontends.onnx import load_onnx as load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx as load_onnx
 from qtool.metrics.metric import Metric as Metric
 from qtool.passes import GraphPass as GraphPass
 from qtool.planning.plan import QuantPlan as QuantPlan

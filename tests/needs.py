@@ -7,7 +7,7 @@ import pytest
 
 import qtool
 from qtool.backends.onnxruntime.cpu import DEFAULT_PROFILE, machine_profile
-from qtool.backends.tflite import litert, tflm
+from qtool.plugins.tflite import litert, tflm
 
 HAS_VNNI = machine_profile() == DEFAULT_PROFILE
 NO_WEB = qtool.emulators().cpus["wasm"]

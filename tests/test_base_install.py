@@ -178,7 +178,7 @@ FAILED = ("failure", "error")
 
 def test_a_missing_runtime_is_no_regression(folder: Path) -> None:
     script = (
-        "import sys; sys.modules['torch'] = None; from qtool.backends.tflite import litert; "
+        "import sys; sys.modules['torch'] = None; from qtool.plugins.tflite import litert; "
         "litert.version = lambda: None; import qtool; "
         "qtool.gate('int8.tflite', 'float.onnx', [])"
     )

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qtool.backends.tflite.file import load
+from qtool.plugins.tflite.file import load
 
 __all__ = ["differences", "folder_differences", "leaves"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 from torch import nn
@@ -19,6 +19,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import CaptureError, VerificationError
 from qtool.core.graph import FloatGraph
+from qtool.core.on_use import OnUse
 from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.distributed import Ranks
@@ -29,14 +30,19 @@ from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.model_inputs import check_cache
-from qtool.evaluation.planned_layers import PlannedLayers
-from qtool.evaluation.restored_model import try_restore
-from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.frontends.onnx import load_onnx
 from qtool.planning.targets import DEFAULT
+
+if TYPE_CHECKING:
+    from qtool.evaluation.planned_layers import PlannedLayers
+
+# a conversion measures accuracy, and needs none of these
+_check_same_model = OnUse("qtool.evaluation.same_model:check_same_model")
+_load_onnx = OnUse("qtool.frontends.onnx.onnx_file:load_onnx")
+_planned_layers = OnUse("qtool.evaluation.planned_layers:PlannedLayers")
+_try_restore = OnUse("qtool.evaluation.restored_model:try_restore")
 
 
 def captured_source(
@@ -58,13 +64,13 @@ def captured_source(
         captured = capture_model(model, first, dynamic)
     check_cache(file, captured.graph.inputs)
     if not other_model:
-        check_same_model(file, captured, model)
+        _check_same_model(file, captured, model)
     baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
     named = by_input_name(captured.graph, batches(whole_texts(data), data_module(captured)))
 
     def layers() -> PlannedLayers | str:
-        restored = try_restore(file, captured, first)
-        return restored if isinstance(restored, str) else PlannedLayers(restored)
+        restored = _try_restore(file, captured, first)
+        return restored if isinstance(restored, str) else _planned_layers(restored)
 
     return FloatSource(baseline.subject, data, named, layers)
 
@@ -82,13 +88,15 @@ def load_unless_runs(file: Path, quantized: Path) -> Path | nn.Module:
     ONNX Runtime has no kernels, or with the inputs fixed that are constants in the quantized
     file."""
     if fixed := fixed_inputs_of(quantized, file):
-        return load_onnx(file, fixed)
+        fixed_model: nn.Module = _load_onnx(file, fixed)
+        return fixed_model
     try:
         open_model(file)
     except VerificationError:
         with suppress(CaptureError):
-            if file.suffix == ONNX and (module := load_onnx(file)).notes:
-                return module
+            if file.suffix == ONNX and (module := _load_onnx(file)).notes:
+                copy: nn.Module = module
+                return copy
         raise
     return file
 

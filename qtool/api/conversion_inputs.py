@@ -31,7 +31,7 @@ from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.consumers import cache_note
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.torch.example_inputs import is_default
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes

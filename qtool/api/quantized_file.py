@@ -12,20 +12,18 @@ from numpy.typing import ArrayLike
 from qtool.api.captured_source import measure_accuracy
 from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.backends.table import format_of, open_file
-from qtool.backends.tflite.c_source import FORMAT as C_SOURCE
-from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.blockwise.converted_blocks import blocks_table
 from qtool.core import plugins
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.limits import Range, check_fields
-from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
+from qtool.core.on_use import OnUse
+from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.evaluation.float_operators import float_row
@@ -37,6 +35,7 @@ from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
 
+_blocks_table = OnUse("qtool.blockwise.converted_blocks:blocks_table")
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
 
 
@@ -206,7 +205,7 @@ class QuantizedFile(Summarized):
     def details(self) -> str:
         """Return the verification, the timing and the blocks in full."""
         speed = [] if self.speed is None else [str(self.speed)]
-        blocks = [blocks_table(self.blocks)] if self.blocks else []
+        blocks = [_blocks_table(self.blocks)] if self.blocks else []
         gpu = []
         if self.path.suffix == MODEL_SUFFIXES[0] and not self.browser:
             gpu = [f"on WebGPU: {describe_on_webgpu(self.path)}"]
@@ -340,7 +339,8 @@ def _form_notes(path: Path, target_name: str) -> list[str]:
 def _size(path: Path, kind: str) -> int:
     """Return the bytes of a model's file in a format, with its external data."""
     if kind == C_SOURCE:
-        return model_size(path)  # a byte takes five characters
+        size: int = plugins.function("c_source_size")(path)  # a byte takes five characters
+        return size
     files = open_file(path).parts if format_of(kind) is ONNX else [path]
     return sum(f.stat().st_size for f in files)
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
+from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.build_report import build_report, check_options
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.planned_layers import PlannedLayers
-from qtool.evaluation.report.report import Report
 from qtool.evaluation.speedup import Speedup, measure_speedup
 from qtool.evaluation.subject import Subject
 from qtool.planning.mode_titles import MODE_NAMES
 from qtool.verification import Verification
 
+if TYPE_CHECKING:
+    from qtool.evaluation.report.report import Report
+
+# a report loads the rest of evaluation
+_check_options = OnUse("qtool.evaluation.build_report:check_options")
+_build_report = OnUse("qtool.evaluation.build_report:build_report")
+_planned_layers = OnUse("qtool.evaluation.planned_layers:PlannedLayers")
 QUICK_TIMING = 0.05  # seconds
 SMALL_MODEL = 2 * 10**7  # MACs of a sample; below, the cost of quantization may dominate
 
@@ -128,7 +133,7 @@ class QuantizedModel(Quantized):
             pages = ReportFolder.of(
                 place, None if history is None else History(history, file, name)
             )
-            check_options(data, options)
+            _check_options(data, options)
             self.export(file)
             subjects = [
                 Baseline(self.captured, scratch, self.plan.target, file.suffix).subject,
@@ -136,8 +141,8 @@ class QuantizedModel(Quantized):
                     MODE_NAMES[self.plan.recipe.mode], file, f"{origin}, target {self.plan.target}"
                 ),
             ]
-            layers, kept = PlannedLayers(self), pages.kept
-            report = build_report(subjects, data, options, layers=layers, folder=kept, bars=bars)
+            layers, kept = _planned_layers(self), pages.kept
+            report = _build_report(subjects, data, options, layers=layers, folder=kept, bars=bars)
             return pages.write(report, file)
 
     @accepts_paths("path")

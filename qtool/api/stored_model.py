@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -16,13 +16,12 @@ from qtool.api.quantized_file import (
     missed_goals,
     with_accuracy,
 )
-from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
-from qtool.blockwise.quantize import convert_blocks
 from qtool.core import formats
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
 from qtool.core.errors import OptionError, QtoolError
+from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
@@ -30,6 +29,10 @@ from qtool.distributed import current
 from qtool.evaluation.speedup import measure_file_speedup, untimed_reason
 from qtool.planning.recipe import Recipe
 
+if TYPE_CHECKING:
+    from qtool.blockwise.converted_blocks import ConvertedBlocks
+
+_convert_blocks = OnUse("qtool.blockwise.quantize:convert_blocks")  # for stored models alone
 _UNTIMED = "the float model was never in memory as a whole"
 _TOO_LARGE = "{} would take {}, more than the {} of memory"
 
@@ -150,7 +153,7 @@ def convert_stored(
     Raises:
         QtoolError: as for `quantize_by_blocks`, of the conversion.
     """
-    converted = convert_blocks(
+    converted = _convert_blocks(
         stored.path,
         data,
         path,

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from qtool.backends.export import MakeExport
 from qtool.backends.readable_file import ReadableFile, ReadableFormat
 from qtool.backends.session import OtherRuntime, Session
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import Target
 from qtool.verification import Exactness, FileCheck
+
+if TYPE_CHECKING:
+    from qtool.backends.export import MakeExport
 
 
 class ModelFile(ReadableFile, Protocol):

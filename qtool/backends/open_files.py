@@ -7,15 +7,16 @@ from pathlib import Path
 from qtool.backends.onnxruntime.readable import READABLE as ONNX
 from qtool.backends.readable_file import ReadableFile, ReadableFormat
 from qtool.backends.session import OtherRuntime, Session
-from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core import plugins
 from qtool.core.errors import FileError, OptionError
+from qtool.core.file_forms import is_tflite
 from qtool.core.missing_files import missing
-from qtool.core.option_names import NATIVE, RUNTIMES, unknown_name
+from qtool.core.on_use import load
+from qtool.core.option_names import NATIVE, RUNTIMES, TFLITE_SUFFIX, unknown_name
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
 
-READABLE: list[ReadableFormat] = [TFLITE, ONNX]
+READABLE: list[ReadableFormat] = [*map(load, plugins.parts("readable_formats").values()), ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
 
 
@@ -32,7 +33,18 @@ def open_readable(path: str | Path) -> ReadableFile:
 
 
 def _format_of(path: str | Path) -> ReadableFormat:
+    check_plugin(path)
     return next(f for f in READABLE if f.fits(path))
+
+
+def check_plugin(path: str | Path) -> None:
+    """Check that what reads a file is a part of this installation.
+
+    Raises:
+        InstallError: it is not.
+    """
+    if is_tflite(path) and TFLITE_SUFFIX not in [f.suffix for f in READABLE]:
+        raise plugins.missing(f"{Path(path).name}: reading {TFLITE_SUFFIX} files")
 
 
 def check_quantized(path: str | Path) -> None:
@@ -57,7 +69,8 @@ def quantization_warnings(file: ReadableFile) -> list[str]:
 
 def is_model(path: Path) -> bool:
     """Return whether a file is a model, by its suffix or its contents."""
-    return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)
+    known = any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)
+    return known or is_tflite(path)
 
 
 def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:

@@ -11,13 +11,12 @@ from typing import Any
 from qtool.backends.kernels import passthrough
 from qtool.backends.kernels.accumulate import (
     conv_accumulator,
-    conv_transpose_accumulator,
     linear_accumulator,
     matmul_accumulator,
 )
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.kernels.products import Scale, layer, product
+from qtool.backends.kernels.products import layer, product
 from qtool.backends.onnxruntime.kernels import avx2 as ort_avx2
 from qtool.backends.onnxruntime.kernels import dynamic as ort_dynamic
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
@@ -32,19 +31,8 @@ from qtool.backends.onnxruntime.kernels import softmax as ort_softmax
 from qtool.backends.onnxruntime.kernels import sse as ort_sse
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.backends.onnxruntime.kernels.scaling import scale_sums
-from qtool.backends.tflite.kernels import activation as tflite_activation
-from qtool.backends.tflite.kernels import concat as tflite_concat
-from qtool.backends.tflite.kernels import dynamic as tflite_dynamic
-from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
-from qtool.backends.tflite.kernels import lookup_tables as tflite_table
-from qtool.backends.tflite.kernels import micro as tflite_micro
-from qtool.backends.tflite.kernels import optimized as tflite_optimized
-from qtool.backends.tflite.kernels import pool as tflite_pool
-from qtool.backends.tflite.kernels import quantize as tflite_quantize
-from qtool.backends.tflite.kernels import scaling as tflite_scaling
-from qtool.backends.tflite.kernels import softmax as tflite_softmax
-from qtool.backends.tflite.kernels import xnnpack
 from qtool.core.errors import KernelError
+from qtool.core.plugins import part, parts
 from qtool.core.profile_titles import PROFILE_TITLES, describe_profile
 from qtool.core.remedies import CallEdit
 
@@ -57,7 +45,7 @@ class Profile:
     """A runtime's exact arithmetic on one family of processors: one binder per operator key.
 
     Attributes:
-        name: the key in `PROFILES`.
+        name: what `profile` takes.
         binders: operator key -> binder.
         family: "onnxruntime" or "tflite"; profiles of one family differ in the processor only.
         signed: the runtime holds activations as int8; uint8 codes are read as int8.
@@ -106,70 +94,6 @@ class Profile:
             ) from None
         return binder(*args, **kwargs)
 
-
-def _transposed(scale: Scale) -> Binder:
-    return layer(conv_transpose_accumulator, scale, axis=1)
-
-
-_TFLITE: dict[str, Binder] = {
-    "add": tflite_elementwise.add,
-    "average_pool": tflite_pool.average_pool,
-    "concat": tflite_concat.concat,
-    "conv": layer(conv_accumulator, tflite_scaling.scale_by_channel),
-    "conv_transpose": _transposed(tflite_scaling.scale_by_channel),
-    "dequantize": tflite_quantize.dequantize,
-    "dynamic_linear": tflite_dynamic.dynamic_linear,
-    "gelu": tflite_table.gelu,
-    "global_average_pool": tflite_pool.global_average_pool,
-    "hard_swish": tflite_activation.hard_swish,
-    "leaky_relu": tflite_activation.leaky_relu,
-    "linear": layer(linear_accumulator, tflite_scaling.scale_linear),
-    "linear_float": layer(linear_accumulator, tflite_scaling.scale_in_float64),
-    "matmul": product(matmul_accumulator, tflite_scaling.scale_product),
-    "max_pool": tflite_pool.max_pool,
-    "mean": tflite_pool.mean,
-    "mul": tflite_elementwise.mul,
-    "pad": passthrough.pad,
-    "passthrough": passthrough.passthrough,
-    "prelu": tflite_activation.prelu,
-    "quantize": tflite_quantize.quantize,
-    "relu": tflite_activation.relu,
-    "requantize": tflite_quantize.requantize,
-    "sigmoid": tflite_table.logistic,
-    "softmax": tflite_softmax.softmax,
-    "sub": tflite_elementwise.sub,
-    "tanh": tflite_table.tanh,
-}
-
-_TFLITE_2 = {**_TFLITE, "linear": _TFLITE["linear_float"]}
-_TFLITE_MICRO: dict[str, Binder] = {  # of other precision, which shows in int16 codes
-    **_TFLITE,
-    "leaky_relu": partial(tflite_activation.leaky_relu, in_float64=True),
-    "mul": partial(tflite_elementwise.mul, in_float64=True),
-    "sigmoid": tflite_micro.logistic,
-    "softmax": partial(tflite_softmax.softmax, in_float64=False),
-    "tanh": tflite_micro.tanh,
-}
-_TFLITE_OPTIMIZED: dict[str, Binder] = {
-    **_TFLITE_2,
-    "conv_transpose": _transposed(tflite_optimized.scale_transposed),
-    "quantize": tflite_optimized.quantize,
-}
-_XNNPACK: dict[str, Binder] = {
-    **_TFLITE_2,
-    "add": xnnpack.add,
-    "conv": layer(conv_accumulator, xnnpack.scale_sums),
-    "conv_transpose": _transposed(xnnpack.scale_sums),
-    "global_average_pool": partial(tflite_pool.global_average_pool, mean_over=xnnpack.mean),
-    "leaky_relu": xnnpack.leaky_relu,
-    "linear": layer(linear_accumulator, xnnpack.scale_sums),
-    "matmul": product(matmul_accumulator, xnnpack.scale_sums),
-    "mean": xnnpack.mean,
-    "mul": xnnpack.mul,
-    "quantize": xnnpack.quantize,
-    "requantize": xnnpack.requantize,
-    "sub": xnnpack.sub,
-}
 
 _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
@@ -233,16 +157,10 @@ _WASM: dict[str, Binder] = {
 
 
 _onnxruntime = partial(Profile, family="onnxruntime", int8_as_uint8=True, float_results=True)
-_tflite = partial(Profile, family="tflite", signed=True)
 
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
-        _tflite("tflite", _TFLITE),
-        _tflite("tflite-2", _TFLITE_2),
-        _tflite("tflite-micro", _TFLITE_MICRO),
-        _tflite("tflite-optimized", _TFLITE_OPTIMIZED),
-        _tflite("xnnpack", _XNNPACK),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME),
         _onnxruntime("onnxruntime-avx2", _AVX2, saturates=True),
         _onnxruntime("onnxruntime-sse41", _SSE41),
@@ -250,14 +168,25 @@ PROFILES: dict[str, Profile] = {
         _onnxruntime("onnxruntime-wasm", _WASM),
     )
 }
+"""Those of ONNX Runtime; `profile` has those of plugins, too."""
+
+
+def profile_names() -> list[str]:
+    """Return the names of all profiles, sorted."""
+    return sorted([*PROFILES, *parts("profiles")])
 
 
 def profile(name: str) -> Profile:
-    """Return a profile by name; KernelError lists the known names."""
-    try:
+    """Return a profile by name.
+
+    Raises:
+        InstallError: this installation lacks its plugin.
+        KernelError: unknown name; the message lists the known ones.
+    """
+    if name in PROFILES:
         return PROFILES[name]
-    except KeyError:
-        raise KernelError(
-            f"unknown numerics profile {name!r}",
-            CallEdit(f"choose one of {', '.join(sorted(PROFILES))}"),
-        ) from None
+    if name not in PROFILE_TITLES:
+        choose = CallEdit(f"choose one of {', '.join(profile_names())}")
+        raise KernelError(f"unknown numerics profile {name!r}", choose)
+    chosen: Profile = part("profiles", name)
+    return chosen

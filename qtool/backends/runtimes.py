@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.profiles import profile
@@ -31,12 +32,6 @@ def register(new: Runtime) -> None:
 def runtime(name: str | None) -> Runtime | None:
     """Return the runtime of a target, None for a target whose runtime cannot run here."""
     return None if name is None else RUNTIMES[name]
-
-
-def runs_here(chosen: Target) -> bool:
-    """Return whether ONNX Runtime on this machine has the kernels that a target is for."""
-    fits = not chosen.machines or machine_profile() in chosen.machines
-    return chosen.runtime == "onnxruntime" and fits
 
 
 def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from qtool.backends.model_file import FileFormat, ModelFile
-from qtool.backends.onnxruntime.model_file import ONNX
-from qtool.backends.open_files import READABLE
-from qtool.backends.tflite.model_file import TFLITE
+from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.open_files import READABLE, check_plugin
 from qtool.core.errors import FileError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.missing_files import missing
+from qtool.core.on_use import load
 from qtool.core.option_names import (
     C_SUFFIXES,
     MODEL_FORMATS,
     add_format,
 )
 from qtool.core.paths import is_file
+from qtool.core.plugins import parts
 from qtool.core.remedies import CallEdit
 from qtool.planning.targets import DEFAULT, Target, target
 
-FORMATS: list[FileFormat] = [TFLITE, ONNX]
+FORMATS: list[FileFormat] = [*map(load, parts("formats").values()), ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
 
 
@@ -54,6 +55,7 @@ def by_suffix(suffix: str) -> FileFormat:
 
 def format_of_file(path: str | Path) -> FileFormat:
     """Return the format of an existing file, by its suffix or its contents."""
+    check_plugin(path)
     return next(f for f in FORMATS if f.fits(path))
 
 

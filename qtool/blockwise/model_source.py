@@ -20,7 +20,8 @@ from qtool.frontends.huggingface.meta_init import (
     stored_names,
 )
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
-from qtool.frontends.onnx import OnnxModule, map_onnx
+from qtool.frontends.onnx.onnx_file import map_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 
 
 @dataclass(frozen=True)

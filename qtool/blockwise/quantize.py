@@ -52,7 +52,8 @@ from qtool.frontends.captured_model import (
     example_outputs,
 )
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
-from qtool.frontends.onnx import OnnxModule, capture_onnx
+from qtool.frontends.onnx.onnx_file import capture_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets

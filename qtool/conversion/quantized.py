@@ -17,8 +17,8 @@ from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.storage import model_files
+from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.integer_engine import Program
-from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.table import format_for, format_of, format_of_file, write_float
 from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions

@@ -17,8 +17,9 @@ _ARCHIVES: tuple[tuple[str, str, Collection[str]], ...] = (
     ("model.weights.h5", "a file of Keras", (".keras",)),
 )
 """Name of a member of a zip archive -> what wrote the archive, and the suffixes it is to have."""
+_TFLITE = (4, b"TFL3", "a file of TFLite", (".tflite",))
 _BYTES: tuple[tuple[int, bytes, str, Collection[str]], ...] = (
-    (4, b"TFL3", "a file of TFLite", (".tflite",)),
+    _TFLITE,
     (4, b"ORTM", "a model in ONNX Runtime's own format", (".ort",)),
     (0, b"GGUF", "a GGUF file of llama.cpp", (".gguf",)),
     (0, b"\x89HDF", "a file of HDF5, as Keras writes it", (".h5", ".hdf5", ".keras")),
@@ -45,6 +46,20 @@ def unexpected_form(path: str | os.PathLike[str], suffix: str = "") -> str | Non
 def is_torch_script(path: str | os.PathLike[str]) -> bool:
     """Return whether `torch.jit.save` wrote a file."""
     return _form(Path(path))[0] == TORCH_SCRIPT
+
+
+def is_tflite(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path names a TFLite file: by its suffix, or by its first bytes."""
+    file, (place, mark, _, suffixes) = Path(path), _TFLITE
+    if file.suffix.lower() in suffixes:
+        return True
+    try:
+        if not file.is_file():  # opening a pipe would wait for its writer
+            return False
+        with file.open("rb") as opened:
+            return opened.read(_READ).startswith(mark, place)
+    except OSError:
+        return False
 
 
 def is_pickled(path: str | os.PathLike[str]) -> bool:

@@ -36,13 +36,15 @@ those on which it has the kernels."""
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
+C_SOURCE = "c-array"
+"""Format of a TFLite file as an array in C."""
 RECIPE_SUFFIXES = (".toml", ".json")
 C_SUFFIXES = (".cc", ".cpp", ".c")
 FORMATS: dict[str, tuple[str, ...]] = {
     "qdq": MODEL_SUFFIXES,
     "qoperator": MODEL_SUFFIXES,
     "tflite": (TFLITE_SUFFIX,),
-    "c-array": C_SUFFIXES,
+    C_SOURCE: C_SUFFIXES,
 }
 """Format -> the suffixes of its files, the usual one first; `add_format` adds one."""
 MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
@@ -131,7 +133,7 @@ MEANT: dict[str, dict[str, tuple[str, ...]]] = {
 def file_format(path: str | Path, requested: str) -> str:
     """Return the format of a file to write: "qdq", the default, is that of the file's suffix, such
     as "tflite" for .tflite and "c-array" for .cc."""
-    written = MODEL_FORMATS | dict.fromkeys(C_SUFFIXES, "c-array")
+    written = MODEL_FORMATS | dict.fromkeys(C_SUFFIXES, C_SOURCE)
     return written.get(Path(path).suffix.lower(), "qdq") if requested == "qdq" else requested
 
 

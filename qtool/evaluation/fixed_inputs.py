@@ -13,7 +13,7 @@ from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.remedies import Argument
 from qtool.frontends.captured_model import Captured
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 
 
 def fixed_inputs_of(file: str | Path, source: str | Path) -> dict[str, Any]:

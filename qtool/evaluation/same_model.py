@@ -12,7 +12,7 @@ from qtool.core.graph.fingerprint import weights_digest
 from qtool.core.log import log_warning
 from qtool.evaluation.same_weights import OTHER_WEIGHTS, check_same_weights
 from qtool.frontends.captured_model import Captured
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 
 
 def check_same_model(file: str | Path, captured: Captured, model: object) -> None:

@@ -29,6 +29,7 @@ from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.memory import return_free_memory
+from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
@@ -37,7 +38,7 @@ from qtool.core.user_code import uncompiled
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
-from qtool.frontends.onnx import OnnxModule, capture_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.to_float32 import note_on_data, to_float32
 from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
@@ -53,6 +54,7 @@ from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 
 DEFAULT_OBSERVER = "percentile"
+_capture_onnx = OnUse("qtool.frontends.onnx.onnx_file:capture_onnx")
 
 Model = nn.Module | ExportedProgram
 DynamicSizes = Mapping[str, Mapping[int, str]]
@@ -235,7 +237,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         )
     elif isinstance(model, OnnxModule):
         batch = next(batches([example], model))
-        graph = capture_onnx(model, batch, dynamic)
+        graph = _capture_onnx(model, batch, dynamic)
         data_notes = note_on_data(batch, model.in_float32(batch))
         notes = (*model.notes, *data_notes, *model.notes_on_float())
     elif isinstance(model, nn.Module):

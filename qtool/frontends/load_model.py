@@ -15,6 +15,7 @@ from qtool.core.errors import CaptureError, describe
 from qtool.core.file_forms import is_torch_script
 from qtool.core.hub_cache import local_model
 from qtool.core.missing_files import check_task_folder
+from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
@@ -22,13 +23,13 @@ from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.not_a_model import no_module
-from qtool.frontends.onnx import load_onnx
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
 
 ONNX = ".onnx"
+_load_onnx = OnUse("qtool.frontends.onnx.onnx_file:load_onnx")
 _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
-    ONNX: load_onnx,
+    ONNX: _load_onnx,
     ".pt2": load_program,
 }
 
@@ -76,7 +77,8 @@ def load_model(
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights", Omission("--weights"))
         if fixed:
-            return load_onnx(source, fixed)
+            fixed_model: nn.Module = _load_onnx(source, fixed)
+            return fixed_model
         return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
         raise _no_model(source)

@@ -2,7 +2,7 @@
 
 A kernel on codes returns int8, 255 steps over the range of its result. That is the largest error of
 a small classifier whose caller reads floats. So the file computes such a layer several times, each
-time a part of the range (backends/tflite/export/linear.py), and the parts have finer codes.
+time a part of the range (plugins/tflite/export/linear.py), and the parts have finer codes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import qtool
 from qtool.backends import workaround
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.open_files import is_model, open_model
-from qtool.backends.profiles import PROFILES, profile
+from qtool.backends.profiles import profile, profile_names
 from qtool.backends.runtimes import RUNTIMES, runtime
 from qtool.backends.table import format_of, open_file
 from qtool.backends.workaround import Workaround, apply_workarounds
@@ -111,7 +111,7 @@ def test_it_depends_on_the_version(
     assert bool(model) is applied
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", profile_names())
 def test_unknown_operator_names_profile_and_operator(name):
     with pytest.raises(KernelError, match=rf"profile {name} has no kernel for 'erf'"):
         profile(name).bind("erf")

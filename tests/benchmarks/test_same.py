@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.same.differences import differences, folder_differences
-from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, save
+from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, save
 
 
 def _onnx(file: Path, weight: float = 1, code: int = 1, op: str = "Relu", note: str = "1") -> None:

@@ -13,7 +13,7 @@ import qtool
 from qtool.calibration import data_free
 from qtool.calibration.data_free import synthesize_data
 from qtool.core.errors import DataError
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 
 
 class Net(nn.Module):

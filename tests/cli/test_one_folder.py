@@ -14,10 +14,10 @@ import pytest
 import qtool
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.table import open_file
-from qtool.backends.tflite.model_file import TFLITE
 from qtool.core.errors import PlanError
 from qtool.planning.targets import TARGETS
 from qtool.planning.targets.base import FileForm
+from qtool.plugins.tflite.format import FORMAT
 from tests.backends.onnx.operators.outside import restored
 from tests.cli.conftest import DIGITS, Cli, workplace
 
@@ -86,8 +86,8 @@ def test_every_command_takes_it(command: str, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("register", "row", "message"),
     [
-        (qtool.register_format, replace(TFLITE, suffix=".new"), "format 'tflite' is registered"),
-        (qtool.register_format, replace(TFLITE, names=("new",)), "of another format end in '.tfl"),
+        (qtool.register_format, replace(FORMAT, suffix=".new"), "format 'tflite' is registered"),
+        (qtool.register_format, replace(FORMAT, names=("new",)), "of another format end in '.tfl"),
         (qtool.register_runtime, OPENVINO, "runtime 'openvino' is registered already"),
         (qtool.register_target, replace(TARGET, runtime="none"), "the unknown runtime 'none'"),
         (qtool.register_target, replace(TARGET, timed_in="nod"), "did you mean 'node'"),

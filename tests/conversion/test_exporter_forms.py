@@ -11,8 +11,8 @@ from qtool.cli import main
 
 import qtool
 from qtool.backends.onnxruntime.session import VERSION
-from qtool.backends.tflite import litert
 from qtool.core.errors import ExportError
+from qtool.plugins.tflite import litert
 from tests.frontends.onnx.files import behind_conv, images, loaded
 
 STRIDED = "strides = [2, 2]"

@@ -16,7 +16,7 @@ from qtool.backends.onnxruntime.verification import planned_file
 from qtool.conversion import quantized as quantized_module
 from qtool.core.errors import VerificationError
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from qtool.verification.estimate import ESTIMATE
 from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
 from tests.conversion.corrupt import corrupt

@@ -61,7 +61,7 @@ def test_what_is_taken_makes_no_room() -> None:
 
 
 def test_the_tables_are_those_of_the_registries() -> None:
-    assert tuple(t.name for t in targets._ALL) == option_names.TARGETS
+    assert tuple(targets.TARGETS) == option_names.TARGETS
     for name in option_names.TARGETS:
         machines = tuple(sorted(TARGETS[name].machines))
         known = machines if TARGETS[name].runtime == option_names.NATIVE else None

@@ -1,8 +1,17 @@
-"""References: a module is imported at the first call."""
+"""References: a module is imported at the first call, and what they name exists below them."""
 
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
 
+import pytest
+import tomllib
+
+import qtool
 from qtool.core.on_use import OnUse, load
 
 CODE = """
@@ -22,3 +31,40 @@ def test_a_module_is_imported_at_the_first_call() -> None:
 def test_arguments_and_result_are_those_of_the_function() -> None:
     assert OnUse("builtins:sorted")([1, 2], reverse=True) == [2, 1]
     assert load("math:pi") > 3
+
+
+def reachable(value: object) -> Iterator[OnUse]:
+    if isinstance(value, OnUse):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(reachable, value.values()))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from chain.from_iterable(reachable(getattr(value, f.name)) for f in fields(value))
+
+
+def references() -> set[tuple[str, str]]:
+    """The module that names a function -> "module:attribute"."""
+    package = Path(qtool.__file__).parent
+    files = [f for f in package.rglob("*.py") if "OnUse(" in f.read_text("utf-8")]
+    names = [".".join(f.relative_to(package.parent).with_suffix("").parts) for f in files]
+    modules = [import_module(name) for name in names if name != OnUse.__module__]
+    return {
+        (m.__name__, each.where) for m in modules for v in vars(m).values() for each in reachable(v)
+    }
+
+
+@pytest.mark.parametrize(("module", "where"), sorted(references()))
+def test_what_is_named_is_there_and_not_above(module: str, where: str) -> None:
+    """import-linter does not see such references, so the order of the layers is checked here."""
+    assert callable(load(where))
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    (layers,) = (
+        contract["layers"]
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract.get("containers") == ["qtool"]
+    )
+    own, other = (
+        next(i for i, layer in enumerate(layers) if name.split(".")[1] in layer.split(" | "))
+        for name in (module, where.partition(":")[0])
+    )
+    assert own <= other

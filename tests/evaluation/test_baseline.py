@@ -123,7 +123,7 @@ def test_a_tflite_file_is_compared_with_a_float_one(
     tflite: tuple[qtool.QuantizedModel, Path], timed: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, path = tflite
-    monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
+    monkeypatch.setattr("qtool.plugins.tflite.litert.version", lambda: "2.9")
     speed = measure_speedup(model, path)
     expected = "1.00 ms, 2.00x as fast as float .tflite (2.00 ms; batch 1, 1 thread), in LiteRT 2.9"
     assert speed.rows() == [("speed", expected)]

@@ -20,7 +20,7 @@ X = torch.randn(8, 3, 12, 10, generator=torch.Generator().manual_seed(0))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network with images as inputs and outputs: in .onnx, .tflite, and as another tool's."""
     pytest.importorskip("ai_edge_litert")
-    from qtool.backends.tflite.file import load, to_bytes
+    from qtool.plugins.tflite.file import load, to_bytes
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 1)).eval()

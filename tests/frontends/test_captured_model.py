@@ -18,7 +18,7 @@ from qtool.core.errors import CaptureError, DataError
 from qtool.core.versions import DISTRIBUTION
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.named_objects import evaluate_call, is_call, parse_call
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from qtool.frontends.optional_packages import PACKAGES
 from qtool.frontends.torch.example_inputs import SuggestedSizes
 from tests.named_cases import cases

@@ -14,7 +14,7 @@ from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError
 from qtool.frontends.captured_model import Captured, capture_model
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from tests.fuzz.draw_graphs import opened
 from tests.fuzz.graph import Graph
 from tests.fuzz.network import Network

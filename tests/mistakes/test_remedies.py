@@ -15,7 +15,7 @@ COMMANDS = {
     for command, sites, *then in map(spelled, rows("remedies.txt"))
 }
 
-MICRO = "backends/tflite/microcontroller --recipe"
+MICRO = "plugins/tflite/microcontroller --recipe"
 """A remedy after which a file of a microcontroller is verified."""
 
 

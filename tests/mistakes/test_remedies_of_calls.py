@@ -47,7 +47,7 @@ def _in_node(threads: int = 2) -> None:
 
 
 def _without_litert(installed: bool = False) -> None:
-    from qtool.backends.tflite import litert
+    from qtool.plugins.tflite import litert
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(litert, "version_of", lambda name: "2.0" if installed else "")
@@ -87,7 +87,7 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
     "a search for a microcontroller": (
         lambda target="tflite-micro", path="out.tflite": _check_measurable(target, path),
-        {"backends/tflite/model_file --target"},
+        {"plugins/tflite/model_file --target"},
     ),
     "a search in ONNX files for LiteRT": (
         lambda target="tflite", path="out.onnx": _check_measurable(target, path),
@@ -95,10 +95,10 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
     "a .tflite file of a model for ONNX Runtime": (
         lambda target="onnxruntime": quantize([IMAGES], target=target).export("out.tflite"),
-        {"backends/tflite/planned_export --target"},
+        {"plugins/tflite/planned_export --target"},
     ),
     "threads in node": (_in_node, {"plugins/emulators/web/session --threads"}),
-    "LiteRT is missing": (_without_litert, {"backends/tflite/litert ai-edge-litert"}),
+    "LiteRT is missing": (_without_litert, {"plugins/tflite/litert ai-edge-litert"}),
     "timm is missing": (_without_timm, {"frontends/optional_packages timm"}),
     "sparse": (
         lambda edit=same: _float_inputs(edit, IMAGES.to_sparse()),

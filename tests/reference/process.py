@@ -47,7 +47,7 @@ def fix_node_times() -> None:
     from dataclasses import replace
 
     from qtool.backends.onnxruntime.readable import ReadableOnnx
-    from qtool.backends.tflite.readable import ReadableTflite
+    from qtool.plugins.tflite.readable import ReadableTflite
 
     for readable in (ReadableOnnx, ReadableTflite):
         measured = readable.node_times

@@ -30,10 +30,10 @@ from qtool.backends.onnx.sparse_tensors import expand_sparse
 from qtool.backends.onnx.tensors import numpy_type
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.onnx.weight_files import check_weight_files
-from qtool.backends.tflite.file import is_tflite
 from qtool.core.atomic import atomic_path
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import FileError
+from qtool.core.file_forms import is_tflite
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_special_file
 

@@ -12,20 +12,17 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.backends.model_file import FileFormat
-from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.graph_edits import EditedModel, attributes_of
 from qtool.backends.onnx.reading import (
     OnnxModel,
 )
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
-from qtool.backends.onnxruntime.planned_export import OnnxExport
+from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.readable import READABLE, ReadableOnnx
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.portability import portability
-from qtool.backends.runtimes import runs_here
 from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
 from qtool.core.quant_params import QuantParams
@@ -200,16 +197,3 @@ def check_measurable(target: Target) -> None:
         Argument("--target", text="choose another {}"),
         *remedies,
     )
-
-
-ONNX = FileFormat(
-    ("qdq", "qoperator"),
-    READABLE.suffix,
-    READABLE.fits,
-    OnnxFile,
-    READABLE.session,
-    write_float,
-    OnnxExport,
-    check_measurable,
-    READABLE.other_runtimes,
-)

@@ -21,6 +21,7 @@ from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
@@ -31,7 +32,7 @@ from qtool.backends.onnxruntime.verification.planned_file import (
     measure_portability,
 )
 from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
-from qtool.backends.runtimes import find_runtime, runs_here, runtime
+from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions

@@ -20,7 +20,7 @@ from qtool.core.data.named_tensors import leaf_paths, named_leaves
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.remedies import Argument, DataEdit
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_values import open_file
 
 States = Mapping[str, str]

@@ -1,7 +1,10 @@
 """Targets: a file per runtime, with a table for each kind of hardware."""
 
+from qtool.core import plugins
 from qtool.core.errors import ExportError, PlanError
-from qtool.core.option_names import unknown_name
+from qtool.core.on_use import load
+from qtool.core.option_names import C_SOURCE, TFLITE_SUFFIX, unknown_name
+from qtool.core.option_names import TARGETS as NAMES
 from qtool.core.remedies import Argument, CallEdit
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
@@ -10,7 +13,6 @@ from qtool.planning.targets.onnxruntime_webgpu import ONNXRUNTIME_WEBGPU
 from qtool.planning.targets.openvino import OPENVINO
 from qtool.planning.targets.qnn import QNN
 from qtool.planning.targets.tensorrt import TENSORRT
-from qtool.planning.targets.tflite import TFLITE, TFLITE_MICRO
 
 __all__ = [
     "DEFAULT",
@@ -25,20 +27,24 @@ __all__ = [
 ]
 
 _CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
-_ALL = (*_CPU, ONNXRUNTIME_WEBGPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
-TARGETS = {t.name: t for t in _ALL}
+_OWN = (*_CPU, ONNXRUNTIME_WEBGPU, OPENVINO, TENSORRT, QNN)
+_ALL = (*_OWN, *map(load, plugins.parts("targets").values()))
+TARGETS: dict[str, Target] = {t.name: t for t in sorted(_ALL, key=lambda t: NAMES.index(t.name))}
 DEFAULT = ONNXRUNTIME.name
-_FORMAT_TARGETS = {"c-array": TFLITE_MICRO.name}
-"""Format -> the target of its files, where that is not the first target with the format."""
+_FORMAT_TARGETS = {TFLITE_SUFFIX[1:]: "tflite", C_SOURCE: "tflite-micro"}
+"""Format of a plugin -> the target of its files."""
 
 
 def target(name: str) -> Target:
     """Return the target of that name.
 
     Raises:
+        InstallError: this installation lacks the plugin of the target.
         PlanError: unknown name; the message lists the known ones.
     """
     if str(name) not in TARGETS:  # of any type
+        if name in NAMES:
+            raise plugins.missing(f"the target '{name}'")
         raise PlanError(unknown_name("target", name, TARGETS))
     return TARGETS[name]
 
@@ -95,5 +101,6 @@ def target_for(file_format: str, name: str | None, default: str = DEFAULT) -> st
 
 def _first_with(file_format: str) -> str | None:
     """Return the name of the target that is named for files of a format; None without any."""
-    known = (n for n, t in TARGETS.items() if file_format in t.file.formats)
-    return _FORMAT_TARGETS.get(file_format) or next(known, None)
+    if file_format in _FORMAT_TARGETS:
+        return target(_FORMAT_TARGETS[file_format]).name
+    return next((n for n, t in TARGETS.items() if file_format in t.file.formats), None)

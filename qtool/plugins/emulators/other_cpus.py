@@ -10,8 +10,8 @@ import numpy as np
 
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.backends.open_files import check_quantized, open_model
-from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core.errors import FileError
+from qtool.core.file_forms import is_tflite
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.types import Array, Progress
@@ -60,7 +60,7 @@ def verify_on(
     path, chosen = Path(file), (cpus if isinstance(cpus, str) else tuple(cpus))
     every = parse_cpus(chosen)
     check_quantized(path)
-    if TFLITE.fits(path):
+    if is_tflite(path):
         raise FileError(
             f"{path}: ONNX Runtime does not read it, and emulated processors run ONNX Runtime; "
             "`qtool verify` on the device itself checks a .tflite file"

@@ -22,7 +22,7 @@ from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import group_names
 from qtool.core.types import Observed, ObserverSpec
 from qtool.frontends.captured_model import Captured, DynamicSizes, capture_model
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
 from qtool.plugins.scales.file_names import file_names

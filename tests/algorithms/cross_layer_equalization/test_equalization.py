@@ -17,7 +17,7 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 CHANNELS, SPREAD = 8, 2.5
 STEPS = ("cross-layer-equalization", "smooth-quant")

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1
-from qtool.backends.profiles import PROFILES, Profile
+from qtool.backends.profiles import Profile, profile
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT8, INT16, UINT8
 
 FOLDER = Path(__file__).parents[2] / "golden"
+REFERENCE = profile("tflite")
 TYPES = {"int8": INT8, "uint8": UINT8, "int16": INT16}
 BOUNDS = {"none": NO_BOUNDS, "relu": RELU, "relu6": RELU6, "relu_n1_to_1": RELU_N1_TO_1}
 
@@ -63,7 +64,7 @@ def _argument(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def replay(golden: Golden, using: Profile = PROFILES["tflite"]) -> Tensor | None:
+def replay(golden: Golden, using: Profile = REFERENCE) -> Tensor | None:
     """What our kernel makes of it; None where it refuses."""
     try:
         kernel = using.bind(golden.op, *golden.args, **golden.kwargs)
@@ -72,7 +73,7 @@ def replay(golden: Golden, using: Profile = PROFILES["tflite"]) -> Tensor | None
         return None
 
 
-def mismatches(group: str, using: Profile = PROFILES["tflite"]) -> list[str]:
+def mismatches(group: str, using: Profile = REFERENCE) -> list[str]:
     """One line for every recorded case whose replay differs in anything."""
     lines = []
     for number, golden in enumerate(load(group)):

@@ -14,11 +14,12 @@ import qtool
 from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, maker_version
 from qtool.backends.onnx.source_metadata import read_source_metadata
-from qtool.backends.tflite.file import load
 from qtool.core.errors import VerificationError
 from qtool.core.types import Change, ObserverSpec
-from qtool.frontends.onnx import OnnxModule, load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.planning.recipe import Recipe
+from qtool.plugins.tflite.file import load
 from tests.frontends.onnx.files import behind_conv, images
 
 INFO = FileInfo(

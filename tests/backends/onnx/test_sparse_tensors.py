@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.storage import load
 from qtool.core.errors import CaptureError, FileError
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 WEIGHT = np.array([[0, 2, 0, 0], [1, 0, 0, -3]], np.float32)
 

@@ -15,7 +15,7 @@ from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import CaptureError, FileError
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 
 def graph(*nodes: onnx.NodeProto) -> onnx.GraphProto:

@@ -1,5 +1,6 @@
 """Small files whose tensors would take all memory are refused before the runtime sees them."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def write(path: Path, nodes: Nodes, **stored: np.ndarray) -> Path:
 
 def doubled(times: int) -> Nodes:
     names = ["x", *(f"c{i}" for i in range(times - 1)), "r"]
-    pairs = zip(names, names[1:], strict=False)
+    pairs = itertools.pairwise(names)
     return [helper.make_node("Concat", [a, a], [b], axis=0) for a, b in pairs]
 
 
@@ -58,7 +59,7 @@ def test_a_file_that_unfolds(nodes: Nodes, stored: dict[str, np.ndarray], tmp_pa
     file = write(tmp_path / "a.onnx", nodes, **stored)
     name, size = largest_tensor(file)
     assert (name, size > LIMIT) == ("r", True)
-    with pytest.raises(VerificationError, match="'r' would take .* GiB, too much for a file"):
+    with pytest.raises(VerificationError, match=r"'r' would take .* GiB, too much for a file"):
         session(file)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.export import ExportOptions, PlannedFile
-from qtool.backends.onnxruntime.model_file import ONNX, OnnxFile
+from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.onnxruntime.model_file import OnnxFile
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite.file import Model, Operator, Tensor, to_bytes
 from qtool.core.data.calibration_samples import DataDigest, merged_digest
 from qtool.core.versions import own_version, version_of
 from qtool.evaluation.measure.provenance import Provenance, provenance
+from qtool.plugins.tflite.file import Model, Operator, Tensor, to_bytes
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -7,7 +7,8 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from qtool.frontends.onnx import OnnxModule, load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 
 OUTPUT = "y0"
 

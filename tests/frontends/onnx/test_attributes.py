@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from tests.backends.onnx.export.networks import run
 from tests.frontends.onnx.files import behind_conv, images
 

@@ -10,7 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from tests.frontends.onnx.files import behind_conv, images, loaded
 
 PLAIN = "y0 = Relu (h)"

@@ -13,7 +13,9 @@ from onnx import numpy_helper
 
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import OnnxModule, capture_onnx, compare_with_runtime, read_nodes
+from qtool.frontends.onnx import compare_with_runtime, read_nodes
+from qtool.frontends.onnx.onnx_file import capture_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.operator_table import OPERATORS
 from tests.frontends.onnx.files import behind_conv, images, loaded
 

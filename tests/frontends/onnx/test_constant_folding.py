@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import constant_folding, load_onnx
+from qtool.frontends.onnx import constant_folding
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 
 def doubling(times: int, path: Path) -> Path:

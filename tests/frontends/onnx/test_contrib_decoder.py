@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from tests.frontends.onnx.decoder import call, contrib_decoder
 
 OWN = (

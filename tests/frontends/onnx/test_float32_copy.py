@@ -13,8 +13,8 @@ import qtool
 from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.core.sqnr import sqnr
 from qtool.evaluation.speedup import measure_speedup
-from qtool.frontends.onnx import load_onnx
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
+from qtool.frontends.onnx.onnx_file import load_onnx
 from tests.frontends.onnx.files import images
 
 TYPES = {

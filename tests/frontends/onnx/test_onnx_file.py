@@ -20,7 +20,8 @@ from qtool.core import graph as G
 from qtool.core.errors import CaptureError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import OnnxModule, load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.operator_table import OPERATORS
 from tests.backends.onnx.export.networks import run
 from tests.conftest import Digits

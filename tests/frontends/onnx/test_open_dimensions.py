@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import qtool
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from qtool.frontends.onnx.open_dimensions import separate_names
 from qtool.frontends.onnx.value_names import identifiers
 from tests.frontends.onnx.files import behind_conv, images, loaded

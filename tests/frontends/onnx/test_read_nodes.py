@@ -11,9 +11,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
-from qtool.backends.tflite.file import load
 from qtool.core.sqnr import sqnr
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
+from qtool.plugins.tflite.file import load
 from tests.named_cases import cases
 
 WIDTH, LAYERS = 64, 3

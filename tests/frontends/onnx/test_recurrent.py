@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import qtool
 from qtool.core.errors import PlanError
 from qtool.core.sqnr import sqnr
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 STEPS, INPUTS, HIDDEN, SAMPLES = 6, 12, 16, 32
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

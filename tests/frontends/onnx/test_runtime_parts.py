@@ -15,7 +15,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_parts import group_nodes
 from tests.backends.onnx.export.networks import run
 from tests.frontends.onnx.files import behind_conv, images, loaded

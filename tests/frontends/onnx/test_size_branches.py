@@ -13,7 +13,7 @@ from qtool.cli import main
 
 import qtool
 from qtool.core.errors import CaptureError, DataError, PlanError, VerificationError
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 from tests.named_cases import cases
 
 

@@ -18,7 +18,7 @@ from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.evaluation.restored_model import restore
-from qtool.frontends.onnx import capture_onnx, load_onnx
+from qtool.frontends.onnx.onnx_file import capture_onnx, load_onnx
 from tests.backends.onnx.export.networks import network, quantized, samples
 
 NAME = "residual"

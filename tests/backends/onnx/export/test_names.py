@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.evaluation.restored_model import restore
-from qtool.frontends.onnx import load_onnx
+from qtool.frontends.onnx.onnx_file import load_onnx
 
 
 class Net(nn.Module):

@@ -1,1 +1,0 @@
-"""TFLite (LiteRT): the arithmetic of its reference kernels."""

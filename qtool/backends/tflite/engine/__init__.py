@@ -1,5 +1,0 @@
-"""TFLite models as programs of the integer engine."""
-
-from qtool.backends.tflite.engine.lower import lower
-
-__all__ = ["lower"]

@@ -1,0 +1,116 @@
+"""Bytes as tables of the schema. Every offset is checked: a file may be damaged or hostile."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from qtool.plugins.tflite.file.schema import IDENTIFIER, OPTIONS, TABLES
+
+_SCALARS = {
+    "bool": "<?",
+    "int8": "<b",
+    "uint8": "<B",
+    "int32": "<i",
+    "uint32": "<I",
+    "uint64": "<Q",
+    "float32": "<f",
+}
+_NAME_OF_OPTIONS = {number: name for name, number in OPTIONS.items()}
+
+
+_MAX_TEXT = 4
+"""Bytes of names for each byte of the file: names may be shared."""
+
+
+class MalformedFileError(ValueError):
+    """The bytes are not a file of the schema; says why."""
+
+
+class CutOffError(MalformedFileError):
+    """The bytes end before what they refer to."""
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Return the table "Model" of a file: field -> value; absent fields have their default.
+
+    Vectors of numbers are arrays that read from `data`; an unknown options table is left out.
+
+    Raises:
+        MalformedFileError: an offset, length or type is not that of a TFLite file.
+    """
+    if data[4:8] != IDENTIFIER:
+        raise MalformedFileError(f"it does not begin with the mark {IDENTIFIER.decode()}")
+    reader = _Reader(data)
+    return reader.table("Model", reader.follow(0))
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.tables, self.text = 0, 0
+
+    def scalar(self, form: str, at: int) -> Any:
+        if at < 0 or at + struct.calcsize(form) > len(self.data):
+            raise CutOffError("an offset leads out of the file; it may be cut off")
+        return struct.unpack_from(form, self.data, at)[0]
+
+    def follow(self, at: int) -> int:
+        """Return the place that the offset at `at` refers to."""
+        return at + int(self.scalar("<I", at))
+
+    def table(self, name: str, at: int) -> dict[str, Any]:
+        self.tables += 1
+        if self.tables > len(self.data) // 4:  # each needs four bytes, unless offsets are shared
+            raise MalformedFileError("it has more tables than bytes for them")
+        slots = self._slots(at)
+        values: dict[str, Any] = {}
+        for slot, field in enumerate(TABLES.get(name, ())):
+            if not field:
+                continue
+            offset = slots[slot] if slot < len(slots) else 0
+            if offset:
+                values[field[0]] = self._field(field[1], at + offset, values)
+            elif field[1] in _SCALARS:
+                values[field[0]] = field[2] if len(field) > 2 else 0
+        return values
+
+    def _slots(self, at: int) -> tuple[int, ...]:
+        """Return the offset of each field of a table within it; 0 for an absent one."""
+        vtable = at - int(self.scalar("<i", at))
+        size = int(self.scalar("<H", vtable))
+        if size < 4 or size % 2:
+            raise MalformedFileError("a table has no fields where they should be")
+        self.scalar("<B", vtable + size - 1)
+        return struct.unpack_from(f"<{size // 2 - 2}H", self.data, vtable + 4)
+
+    def _field(self, kind: str, at: int, values: dict[str, Any]) -> Any:
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind], at)
+        at = self.follow(at)
+        if kind == "string":
+            text = self._vector("uint8", at)
+            self.text += text.size
+            if self.text > _MAX_TEXT * len(self.data):  # one string, read from many places
+                raise MalformedFileError("its names are longer than the file")
+            return text.tobytes().decode("utf-8", "replace")
+        if kind == "union":
+            name = _NAME_OF_OPTIONS.get(values.get("builtin_options_type", 0))
+            return None if name is None else self.table(name, at)
+        if not kind.startswith("["):
+            return self.table(kind, at)
+        of = kind[1:-1]
+        if of not in TABLES:
+            return self._vector(of, at)
+        count = int(self.scalar("<I", at))
+        if count * 4 > len(self.data) - at:
+            raise CutOffError("a list is longer than the file")
+        return [self.table(of, self.follow(at + 4 + 4 * i)) for i in range(count)]
+
+    def _vector(self, of: str, at: int) -> np.ndarray[Any, Any]:
+        count, dtype = int(self.scalar("<I", at)), np.dtype(of).newbyteorder("<")
+        if count * dtype.itemsize > len(self.data) - at - 4:
+            raise CutOffError("a list of numbers is longer than the file")
+        return np.frombuffer(self.data, dtype, count, at + 4)

@@ -1,0 +1,119 @@
+"""Comparison of the integer engine with LiteRT: its reference kernels, and its default delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.runtime import Arrays
+from qtool.plugins.tflite import litert
+from qtool.plugins.tflite.tflite_file import TfliteFile
+from qtool.verification.exactness import CodeCounts, Exactness
+
+TRACED = 4
+"""Samples of a batch on which every tensor is compared; outputs are compared on all."""
+
+
+def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactness:
+    """Run a file in the integer engine and in LiteRT's reference kernels.
+
+    Each kernel of the engine gets the tensors that LiteRT has at its inputs, and must return the
+    codes that LiteRT has at its output. Without float operators, the outputs of the whole program
+    are compared as well; with them LiteRT computes these on both sides.
+
+    Args:
+        file: the file.
+        batches: inputs in the layout of the network.
+
+    Raises:
+        DataError: there is no sample.
+        KernelError: the engine has no kernel of an operator.
+        VerificationError: LiteRT refuses the file.
+    """
+    program = file.program()
+    counts, wrong = CodeCounts(), dict[str, None]()
+    for batch in batches:
+        traced = file.trace([a[:TRACED] if a.ndim else a for a in batch])
+        wrong |= dict.fromkeys(program.wrong_kernels(traced))
+        few = batch if not program.float_nodes else [a[:TRACED] if a.ndim else a for a in batch]
+        expected = file.codes(few)
+        actual = _engine_outputs(program, file, few, traced)
+        for a, b in zip(expected, actual, strict=True):
+            counts.add_output(a, b, _difference(a, b))
+        counts.add_samples(few)
+    first, runtime = next(iter(wrong), None), f"{_runtime()}, reference kernels"
+    return Exactness(
+        *counts.figures(), first, program.float_nodes, tuple(wrong), program.profile, runtime
+    )
+
+
+def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactness:
+    """Run a file in the integer engine and in LiteRT as applications do, with XNNPACK.
+
+    Without float operators the outputs are compared. Float operators fuse and round in their own
+    way in the delegate, so with them the file is run with more outputs: the engine gets the
+    delegate's own results of float operators, and what enters them is compared.
+
+    Arguments and errors are those of `compare_litert_codes`.
+    """
+    program = file.default_program()
+    results, compared = _borders(program)
+    counts, wrong = CodeCounts(), dict[str, None]()
+    for batch in batches:
+        if program.float_nodes:
+            observed = file.run_observed(batch, [*results, *compared])
+            inputs = (observed[n] for n in program.inputs)
+            computed = program.values(*inputs, float_results=observed)
+            pairs = [(n, observed[n].numpy(), computed[n].numpy()) for n in compared]
+        else:
+            codes = file.codes(batch, default=True), file.engine_codes(program, batch)
+            pairs = list(zip(program.outputs, *codes, strict=True))
+        for name, a, b in pairs:
+            if not counts.add_output(a, b, _difference(a, b)):
+                wrong[program.labels.get(name, name)] = None
+        counts.add_samples(batch)
+    first, runtime = next(iter(wrong), None), f"{_runtime()} with {litert.DELEGATE}"
+    return Exactness(
+        *counts.figures(), first, program.float_nodes, profile=program.profile, runtime=runtime
+    )
+
+
+def _engine_outputs(
+    program: Program, file: TfliteFile, batch: Arrays, traced: Mapping[str, torch.Tensor]
+) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of the program; with float operators, LiteRT's results of these."""
+    if not program.float_nodes:
+        return file.engine_codes(program, batch)
+    inputs = map(torch.from_numpy, file.arrays(batch))
+    values = program.values(*inputs, float_results=traced)
+    return [values[n].numpy() for n in program.outputs]
+
+
+def _runtime() -> str:
+    return f"{litert.TITLE} {litert.version()}"
+
+
+def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """Return the largest difference; of floats in 1/255 of the range."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.size or a.dtype.kind == "b":
+        return 0.0
+    largest = float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max())
+    return largest / (float(np.ptp(a)) / 255 or 1.0) if a.dtype.kind == "f" else largest
+
+
+def _borders(program: Program) -> tuple[list[str], list[str]]:
+    """Return the results of float operators that kernels read, and what kernels end in."""
+    is_float = {n: s.kind == "float" for s in program.instructions for n in s.outputs}
+    reads = {
+        kind: {n for s in program.instructions if (s.kind == "float") is kind for n in s.inputs}
+        for kind in (True, False)
+    }
+    ends = reads[True].union(program.outputs)
+    results = [n for n, made in is_float.items() if made and n in reads[False]]
+    return results, [n for n, made in is_float.items() if not made and n in ends]

@@ -1,0 +1,163 @@
+"""TFLite files as model files: restored, in float, timed; what a microcontroller needs."""
+
+import itertools
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.backends.table import open_file
+from qtool.core.data import Batch
+from qtool.core.errors import VerificationError
+from qtool.core.sqnr import sqnr
+from qtool.evaluation.latency.node_times import profile_nodes
+from qtool.evaluation.restored_model import restore
+from qtool.plugins.tflite import litert
+from qtool.plugins.tflite.conversion_record import ENTRY
+from qtool.plugins.tflite.file import Operator, Tensor, load, save
+from qtool.plugins.tflite.readable import LitertSession
+from qtool.plugins.tflite.tflite_file import TfliteFile
+from tests.needs import needs_litert
+from tests.planning.targets.converted import captured, converted, samples
+
+
+class Layouts(nn.Module):
+    """Kernels whose weights lie in another order in the file: of signals, transposed, flattened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal = nn.Conv1d(4, 6, 3, padding=1)
+        self.image = nn.Conv2d(1, 4, 3, padding=1)
+        self.depthwise = nn.Conv2d(4, 4, 3, groups=4)
+        self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
+        self.slopes = nn.PReLU(3)
+        self.head = nn.Linear(3 * 8 * 12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.signal(x).relu().unsqueeze(1)
+        x = self.slopes(self.up(self.depthwise(self.image(x)).relu()))
+        scores: torch.Tensor = self.head(x.flatten(1))
+        return scores
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> tuple[qtool.QuantizedModel, Path]:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("files") / "layouts.tflite"
+    model = qtool.quantize(Layouts().eval(), [signals(16)], target="tflite")
+    model.export(path, verify=False)
+    return model, path
+
+
+def signals(count: int) -> torch.Tensor:
+    return torch.randn(count, 4, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_model_of_a_file_is_the_one_exported(
+    layouts: tuple[qtool.QuantizedModel, Path],
+) -> None:
+    model, path = layouts
+    again = restore(path, qtool.capture_model(Layouts().eval(), signals(16)), model.sample)
+    with torch.no_grad():
+        assert torch.equal(again(signals(4)), model(signals(4)))
+
+
+@pytest.mark.parametrize("name", ["digits", "residual_concat", "activations"])
+def test_models_of_other_networks_are_restored(name: str, tmp_path: Path) -> None:
+    model, path = converted(name, "tflite"), tmp_path / "model.tflite"
+    model.export(path, verify=False)
+    again = restore(path, captured(name), Batch((samples(name)[:8],)))
+    with torch.no_grad():
+        assert torch.equal(again(samples(name)), model(samples(name)))
+
+
+def test_damaged_records_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    converted("digits", "tflite").export(path, verify=False)
+    model = load(path)
+    text = zlib.decompress(model.metadata[ENTRY])
+    for damaged in (b"", text, zlib.compress(text[:-9]), zlib.compress(b"[]")):
+        save(replace(model, metadata={**model.metadata, ENTRY: damaged}), path)
+        with pytest.raises(VerificationError, match="is damaged"):
+            open_file(path).conversion()
+    swapped = text.replace(b'"order":[0,2,3,1]', b'"order":[0,2,3,3]')
+    assert swapped != text
+    save(replace(model, metadata={**model.metadata, ENTRY: zlib.compress(swapped)}), path)
+    with pytest.raises(VerificationError, match="is damaged"):
+        open_file(path).conversion()
+
+
+@needs_litert
+def test_a_file_in_float_has_the_rounded_weights(
+    layouts: tuple[qtool.QuantizedModel, Path], tmp_path: Path
+) -> None:
+    model, path = layouts
+    plain = open_file(path).write_float(tmp_path / "float.onnx")
+    assert plain.suffix == ".tflite"
+    assert not open_file(plain).is_quantized
+    x = [signals(4).numpy()]
+    (near,), (int8,) = TfliteFile(plain).run(x), TfliteFile(path).run(x)
+    with torch.no_grad():
+        exact = Layouts().eval()
+        exact.load_state_dict(model.reference.module.state_dict(), strict=False)
+    assert 0 < np.abs(near - int8).max() < 0.2 * np.abs(int8).max()
+    with pytest.raises(VerificationError, match="has no quantized tensor"):
+        open_file(plain).write_float(tmp_path / "again.onnx")
+
+
+@needs_litert
+@pytest.mark.parametrize("name", ["residual_concat", "digits"])
+def test_an_output_in_parts_is_whole_in_float(name: str, tmp_path: Path) -> None:
+    """Parts that are added without their ends are several times the result."""
+    model, x = converted(name, "tflite"), samples(name)[:16]
+    model.export(tmp_path / "model.tflite", timing=0)
+    assert any(".part1" in t.name for t in load(tmp_path / "model.tflite").tensors)
+    plain = open_file(tmp_path / "model.tflite").write_float(tmp_path / "float.tflite")
+    file = TfliteFile(plain)
+    assert not any(".part1" in t.name for op in file.model.operators for t in outputs(file, op))
+    (real,) = file.run([x.numpy()])
+    with torch.no_grad():
+        decibels = sqnr(model.reference.module(x).numpy(), real)
+    assert decibels is not None
+    assert decibels > 35
+
+
+def outputs(file: TfliteFile, op: Operator) -> list[Tensor]:
+    return [file.model.tensors[i] for i in op.outputs]
+
+
+@needs_litert
+def test_operators_are_timed_by_the_names_of_the_model(
+    layouts: tuple[qtool.QuantizedModel, Path],
+) -> None:
+    nodes = {n.name: n for n in profile_nodes([layouts[1]], [signals(2).numpy()], runs=2)}
+    assert {"signal", "image", "depthwise", "up", "head"} <= set(nodes)
+    assert all(n.microseconds[0] > 0 for n in nodes.values())
+    assert nodes["depthwise"].kernels[0].startswith("DEPTHWISE_CONV_2D")
+
+
+def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> None:
+    for name in ("tflite", "tflite-micro"):
+        converted("digits", name).export(tmp_path / f"{name}.tflite", verify=False)
+    assert open_file(tmp_path / "tflite.tflite").deployment() is None
+    facts = open_file(tmp_path / "tflite-micro.tflite").deployment()
+    assert facts is not None
+    assert 0 < facts.flash_bytes < (tmp_path / "tflite-micro.tflite").stat().st_size
+    assert (facts.arena_bytes is None) == any("arena" in note for note in facts.notes)
+    assert bool(facts.accelerators) == bool(facts.compiler)
+
+
+@needs_litert
+def test_timed_runs_are_on_kept_inputs(layouts: tuple[qtool.QuantizedModel, Path]) -> None:
+    session = LitertSession(layouts[1])
+    batch, ticks = signals(3).numpy(), itertools.count()
+    expected = session.run([batch])
+    session.run([0 * batch])
+    assert session.seconds([batch], 4, lambda: next(ticks)) == 1
+    last = litert.outputs(session._interpreter)[0]
+    assert np.array_equal(last, expected[0][: len(last)])
