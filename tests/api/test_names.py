@@ -159,3 +159,11 @@ def test_every_annotation_can_be_read() -> None:
         assert all(
             p.annotation is not inspect.Parameter.empty for p in signature.parameters.values()
         )
+
+
+def test_results_that_print_have_a_form_for_notebooks() -> None:
+    results = [n for n in dir(qtool) if "summary" in dir(getattr(qtool, n))]
+    results += ["FastestRecipe", "QuantPlan"]
+    assert {"QuantizedFile", "QuantizedModel", "Report", "FileCheck"} <= set(results)
+    lacking = {n for n in results if not hasattr(getattr(qtool, n), "_repr_html_")}
+    assert lacking == {"Generation"}  # its summary is a property
