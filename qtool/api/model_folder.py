@@ -40,6 +40,7 @@ from qtool.frontends.huggingface.js_devices import (
 )
 from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
 from qtool.frontends.huggingface.towers import tower_of
+from qtool.metrics.metric import Metric
 from qtool.planning.plan import QuantPlan
 
 
@@ -105,6 +106,7 @@ class FolderWriter:
         files: path in the folder -> what was measured.
         records: path in the folder -> how the file was quantized.
         parts: name of each part -> path of its file.
+        metrics: path in the folder -> metrics on the evaluation data.
     """
 
     source: Path
@@ -114,6 +116,7 @@ class FolderWriter:
     files: dict[str, Summary] = field(default_factory=dict)
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, Path] = field(default_factory=dict)
+    metrics: dict[str, tuple[Metric, ...]] = field(default_factory=dict)
 
     @classmethod
     def start(
@@ -156,6 +159,7 @@ class FolderWriter:
         consumers = usable_consumers(self.layout, self.model)
         lines = device_lines(of_part) if JS in consumers and self._for_browsers else []
         self.files[name] = file.summary()
+        self.metrics[name] = () if file.accuracy is None else file.accuracy.metrics
         kept = write_companions(self.model, self.source, main, self.layout, self.folder, of_part)
         write_record(self.folder, self.records)
         if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
@@ -172,6 +176,8 @@ class FolderWriter:
             ),
             on_gpu=any(row["target"] == GPU_TARGET for row in of_part.values()),
             pooling=js_pooling(self.source),
+            metrics=self.metrics,
+            dataset=f"{file.data_kind or 'evaluation'} data",
         )
         return replace(file, devices=tuple(lines), kept=(*kept, *write_card(self.folder, card)))
 

@@ -10,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from qtool.core.argument_names import check_keywords
 from qtool.core.errors import FileError
 from qtool.core.paths import is_dir
 from qtool.core.remedies import CallEdit, OtherFile
@@ -43,6 +44,7 @@ def accepts_paths(
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
+                check_keywords(function, kwargs)
                 return function(*args, **kwargs)  # raises the error of a wrong call
             arguments = bound.arguments
             for name in (n for n in (*names, *mixed.split()) if n in arguments):

@@ -11,13 +11,13 @@ from qtool.core.formats import table
 from qtool.core.missing_files import missing
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import JsonRecord
-from qtool.core.summary import Summary
+from qtool.core.summary import Printed, Summary
 from qtool.core.torch_package import has_torch, torch_error
 from qtool.evaluation.measure.model_contents import ModelContents, model_contents
 
 
 @dataclass(frozen=True)
-class CalibrationContents(JsonRecord):
+class CalibrationContents(Printed, JsonRecord):
     """Contents of a calibration file.
 
     Attributes:

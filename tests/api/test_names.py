@@ -150,3 +150,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, qtool; print(*sorted({'torch', 'onnx', 'onnxruntime'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_results_that_print_have_a_form_for_notebooks() -> None:
+    results = [n for n in dir(qtool) if "summary" in dir(getattr(qtool, n))]
+    results += ["FastestRecipe", "QuantPlan"]
+    assert {"QuantizedFile", "QuantizedModel", "Report", "FileCheck"} <= set(results)
+    lacking = {n for n in results if not hasattr(getattr(qtool, n), "_repr_html_")}
+    assert lacking == {"Generation"}  # its summary is a property

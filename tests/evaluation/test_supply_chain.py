@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ needs_cyclonedx = pytest.mark.skipif(
 )
 needs_in_toto = pytest.mark.skipif(
     not find_spec("in_toto_attestation"), reason="in-toto-attestation is not installed"
+)
+
+needs_model_signing = pytest.mark.skipif(
+    not (find_spec("model_signing") and find_spec("OpenSSL")),
+    reason="model-signing and pyOpenSSL are not installed",
 )
 
 
@@ -155,3 +162,29 @@ def test_a_report_of_another_file(file: Path) -> None:
     with pytest.raises(FileError, match=r"is of int8\.onnx, not of other\.onnx; give the report"):
         cyclonedx_document(other, made_up())
     other.unlink()
+
+
+@needs_model_signing
+def test_a_signature_lists_the_digests_that_inspect_prints(file: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from model_signing import signing, verifying
+
+    folder, secret, public, signature = (tmp_path / n for n in ("out", "key.pem", "pub.pem", "sig"))
+    shutil.copytree(file.parent, folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    as_pkcs8 = (forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    secret.write_bytes(key.private_bytes(forms.Encoding.PEM, *as_pkcs8))
+    as_info = forms.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(forms.Encoding.PEM, as_info))
+    signing.Config().use_elliptic_key_signer(private_key=secret).sign(folder, signature)
+    verifier = verifying.Config().use_elliptic_key_verifier(public_key=public)
+    verifier.verify(folder, signature)
+    envelope = json.loads(signature.read_text())["dsseEnvelope"]
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    listed = {r["name"]: r["digest"] for r in statement["predicate"]["resources"]}
+    assert listed == provenance(folder / "int8.onnx").sha256
+    assert qtool.verify(folder / "int8.onnx").passed
+    (folder / "int8.onnx").write_bytes((folder / "int8.onnx").read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="mismatch"):
+        verifier.verify(folder, signature)

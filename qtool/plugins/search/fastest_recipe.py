@@ -18,7 +18,7 @@ import numpy as np
 
 from qtool.core.atomic import write_atomic
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.summary import group_names
+from qtool.core.summary import Printed, group_names
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
@@ -32,7 +32,7 @@ MIN_GAIN = 1.03
 
 
 @dataclass(frozen=True)
-class FastestRecipe:
+class FastestRecipe(Printed):
     """A recipe, and what was measured for it.
 
     Attributes:

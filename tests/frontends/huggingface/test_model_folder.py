@@ -273,4 +273,6 @@ def test_a_command_takes_a_hub_id(
     result = CliRunner().invoke(main, line.split())
     assert result.exit_code == 0, result.output
     assert "acme/tiny is read from the Hugging Face cache, revision f00" in result.output
-    assert "# acme/tiny, quantized" in (out / "README.md").read_text()
+    card = (out / "README.md").read_text()
+    assert "# acme/tiny, quantized" in card
+    assert "base_model: acme/tiny\nbase_model_relation: quantized\n" in card
