@@ -80,16 +80,6 @@ def test_every_statistic_has_the_bytes_of_one_process(deal: list[list[int]], who
     assert set(found) == {whole}
 
 
-def test_partial_calibrations_merge_to_the_same_bytes(whole: bytes, tmp_path: Path) -> None:
-    parts = []
-    for i, share in enumerate(([5], [3, 2, 7], [6, 0, 4, 1])):
-        everything([batches()[j] for j in share]).save(tmp_path / f"{i}.calib")
-        parts.append(Calibration.load(tmp_path / f"{i}.calib"))
-    for order in ((0, 1, 2), (2, 0, 1)):
-        merged = functools.reduce(Calibration.merge, [parts[i] for i in order])
-        assert merged.to_bytes() == whole
-
-
 def with_a_sampler(rank: int) -> tuple[bytes, int]:
     images = torch.cat(batches())
     sampler = DistributedSampler(images, shuffle=True, seed=3)

@@ -45,7 +45,6 @@ CONVERT = (
     *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "out/digits.onnx"),
     *("--seconds", "0", "--accuracy", "fast"),
 )
-QUANTIZE = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.onnx")
 LABELLED = ("--model", *DIGITS, "--data", "examples/digits/eval.npz", "--labels", "labels")
 BRIEF = ("--seconds", "0.02", "--batch-sizes", "1", "--layer-samples", "16")
 METRIC = ("--model", *DIGITS, "--data", "calib_data/digits", "--eval")
@@ -55,9 +54,7 @@ REPORT = (
 )
 EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
-LONGER = {"quantize": (*QUANTIZE, "--seconds", "0"), "report": REPORT, "evaluate": EVALUATE}
-COMMANDS_OF_ONE = {"quantize"}
-"""Of `LONGER`, what is one of `COMMANDS` behind the other: `make matrix` runs it."""
+LONGER = {"report": REPORT, "evaluate": EVALUATE}
 ALL = os.environ.get("QTOOL_FAULTS") == "all"
 MOST = 10**6 if ALL else 6  # calls of one kind that are made to fail; in `make test` two
 FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
@@ -150,10 +147,7 @@ def bytes_of(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path.parent)): p.read_bytes() for p in files}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(c, marks=pytest.mark.matrix) if c in COMMANDS_OF_ONE else c for c in LONGER],
-)
+@pytest.mark.parametrize("command", LONGER)
 def test_the_longer_commands(
     command: str,
     sample: Cli,

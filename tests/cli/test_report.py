@@ -45,15 +45,6 @@ def test_metrics_of_the_user(sample: Cli) -> None:
     assert not loss["higher_is_better"]
 
 
-def test_labels_from_a_file(sample: Cli) -> None:
-    with np.load("examples/digits/eval.npz") as file:
-        np.save("truth.npy", file["labels"])
-        np.save("pixels.npy", file["x"])
-    words = ("report", "digits.int8.onnx", "--data", "pixels.npy", "--labels", "truth.npy")
-    found = json.loads(sample(*words, *QUICK, "-o", "r", "--json").stdout)
-    assert found["accuracy"]["metrics"][0]["values"][1] > 0.95
-
-
 @pytest.mark.parametrize("goal", [("--min-speedup", "1e6"), ("--max-drop", "-0.5")])
 def test_a_goal_that_is_missed(sample: Cli, goal: tuple[str, str]) -> None:
     words = ("report", "digits.int8.onnx", *EVAL, "--labels", "labels", *QUICK, "-o", "r")

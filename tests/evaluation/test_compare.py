@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +19,6 @@ from qtool.evaluation.report.report import Report
 from tests.evaluation.onnx_files import linear_file
 from tests.passes import small_decoder
 
-ROOT = Path(__file__).parents[2]
 QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
 
 
@@ -181,41 +173,3 @@ def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp
     written = (tmp_path / "r" / "report.md").read_text()
     assert "top-1 agreement" not in written
     assert "|\n| output SQNR, dB |" in written  # the table goes on
-
-
-EVAL = ROOT / "examples/digits/eval.npz"
-COMMANDS = {
-    "compare": ("compare", "a.onnx", "b.onnx"),
-    "report": (
-        *("report", "a.onnx", "--model", "examples.digits.network:digits_net", "--weights"),
-        str(ROOT / "examples/digits/weights.safetensors"),
-    ),
-}
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", COMMANDS)
-def test_killed_at_random_times(name, made, tmp_path):
-    """After kill -9 there is the old report or the new one, and the next run completes it."""
-    folder, _ = made
-    for each in ("a", "b"):  # two models in turn: what another model left must not count
-        (tmp_path / f"{each}.onnx").write_bytes((folder / "model.int8.onnx").read_bytes())
-    target, draw = tmp_path / "r", random.Random(name)
-    command = [
-        *(sys.executable, "-m", "qtool", *COMMANDS[name], "--data", str(EVAL)),
-        *("--labels", "labels", "--seconds", "0.1", "-o", "r", "--batch-sizes", "1,8"),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for _ in range(2):
-        with subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
-        ) as run:
-            time.sleep(draw.uniform(1.0, 7.0))
-            run.send_signal(signal.SIGKILL)
-        if target.exists():
-            found = Report.from_json(json.loads((target / "report.json").read_text()))
-            assert (found.layers is not None) == (name == "report")
-            assert (target / "report.html").read_bytes().endswith(b"</html>\n")
-    subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
-    left = {p.name for p in tmp_path.iterdir()} - {"a.onnx", "b.onnx"}
-    assert left == {"r"}

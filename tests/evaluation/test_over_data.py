@@ -11,7 +11,6 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.user_metrics import over_data
 from tests.evaluation.onnx_files import linear_file
 
@@ -68,17 +67,6 @@ def test_outputs_and_labels_of_all_data(file, data, labels):
     assert found[0].name == "both_right"
     assert found[0].values[0] == pytest.approx(float(known))
     assert found[0].intervals[1] is not None
-
-
-def test_in_a_comparison_of_files(tmp_path):
-    files = [linear_file(tmp_path / f"{n}.onnx", np.full((6, 3), n / 2)) for n in (1, 2)]
-    options = ReportOptions(
-        function=lambda outputs, labels: (outputs - labels[:, :1]).abs().mean(), seconds=0.01
-    )
-    report = qtool.compare(files, _pairs(), options=options)
-    sums = X.sum(1, keepdim=True)
-    known = [float((sums * n / 2 - MASKS[:, :1]).abs().mean()) for n in (1, 2)]
-    assert report.accuracy.metrics[0].values == pytest.approx(known, rel=1e-5)
 
 
 def test_without_labels(file):

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from qtool.backends.onnx.graph import Graph, Node, Value, read_graph
+from qtool.backends.onnx.graph import Graph, Value, read_graph
 from qtool.backends.onnx.graph_edits import add_int64, append_node
 from qtool.backends.onnx.tensors import StoredTensors
 
@@ -183,13 +183,6 @@ def test_a_graph_without_a_meaning_is_refused(kind: str) -> None:
     message = bad(kind)
     with pytest.raises((ValueError, KeyError)):
         read_graph(message.graph, message.graph.node, StoredTensors(None).array)
-
-
-def test_a_node_has_the_name_of_its_first_output() -> None:
-    message = nested()
-    names = [n.name for n in read_graph(message.graph, message.graph.node)]
-    assert names[:3] == ["relu", "if", "ints"]
-    assert isinstance(Node(onnx.NodeProto(), "", {}).inputs, tuple)
 
 
 TEXT = """<ir_version: 8, opset_import: ["": 18]>

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.shared_weights import refer, stored_places
 from qtool.backends.onnx.storage import atomic_save, load, outline, save, tensor_bytes
-from qtool.core.errors import FileError
 from tests.evaluation.onnx_files import linear_file
 
 
@@ -134,18 +133,6 @@ def test_data_of_others_stays(tmp_path: Path) -> None:
     with atomic_save(network(), tmp_path / "m.onnx"):
         pass
     assert names(tmp_path) == sorted(["m.onnx", *others])
-
-
-def test_missing_data_is_said(tmp_path: Path) -> None:
-    save(network(), tmp_path / "m.onnx", external=True)
-    (tmp_path / "m.onnx.data").unlink()
-    with pytest.raises(FileError, match="not a readable ONNX file"):
-        load(tmp_path / "m.onnx")
-
-
-def test_no_place_to_write(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot write"):
-        save(network(), tmp_path / "none" / "m.onnx")
 
 
 def test_an_outline_has_all_but_the_weights() -> None:

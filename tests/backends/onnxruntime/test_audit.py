@@ -1,6 +1,5 @@
 """The audit says what the runtime really runs, for files of qtool and of others."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.audit import INTEGER, audit
-from qtool.core.errors import FileError, VerificationError
-from qtool.verification import AuditRow, Coverage
 from tests.backends.onnx.export.networks import (
     NETWORKS,
     computing,
@@ -130,34 +127,6 @@ def test_a_layer_that_loses_its_quantization_is_float(tmp_path: Path) -> None:
     assert [r.name for r in found.float_rows] == ["0"]
     assert found.share == pytest.approx(1 - 48 / 136)
     assert found.float_rows[0].reason == "its input input is not quantized"
-
-
-def test_sums_and_text() -> None:
-    rows = (
-        AuditRow("a", "Conv", "QLinearConv", True, 750, ""),
-        AuditRow("b", "Conv", "Conv", False, 250, "because"),
-        AuditRow("c", "Add", "QLinearAdd", True, 0, ""),
-    )
-    found = Coverage("runtime 1", rows)
-    assert (found.macs, found.share, found.float_rows) == (1000, 0.75, rows[1:2])
-    assert "2 of 3 operators and 75.00 % of 0.00 M MACs" in str(found)
-    assert "float: b (Conv -> Conv): because" in str(found)
-    assert json.loads(json.dumps(found.to_json()))["integer_mac_share"] == 0.75
-    assert Coverage("runtime 1", ()).share == 1
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notes.onnx"
-    path.write_text("not a model")
-    with pytest.raises(FileError, match=r"notes\.onnx is a text"):
-        audit(path)
-    with pytest.raises(FileError, match="not a readable ONNX file"):
-        audit(tmp_path / "missing.onnx")
-    file = model("linear")
-    next(n for n in file.graph.node if n.op_type == "Gemm").op_type = "Unheard"
-    onnx.save(file, path)
-    with pytest.raises(VerificationError, match="does not load it"):
-        audit(path)
 
 
 class Product(nn.Module):

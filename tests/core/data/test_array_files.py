@@ -64,21 +64,6 @@ def test_several_arrays_come_by_name(tmp_path: Path) -> None:
     assert read_labels(tmp_path / "x.npz", "labels").tolist() == list(range(10))
 
 
-@pytest.mark.parametrize(
-    ("array", "dtype"),
-    [
-        pytest.param(X.astype(">f4"), torch.float32, id="another byte order"),
-        pytest.param(np.asfortranarray(X), torch.float32, id="column by column"),
-        pytest.param(X.astype(np.int64), torch.int64, id="integers"),
-    ],
-)
-def test_arrays_of_any_layout(tmp_path: Path, array: np.ndarray, dtype: torch.dtype) -> None:
-    np.save(tmp_path / "x.npy", array)
-    (batch,) = ArrayFiles(tmp_path / "x.npy")
-    assert batch.dtype is dtype
-    assert batch.tolist() == X.tolist()
-
-
 def _damage(path: Path) -> bytes:
     """Compressed data with wrong bytes inside; the table of contents at the end is whole."""
     np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(500, 4)))

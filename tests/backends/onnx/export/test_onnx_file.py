@@ -17,8 +17,6 @@ from torch import nn
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import to_onnx
-from qtool.backends.onnx.storage import save
-from qtool.backends.onnxruntime.audit import audit
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.targets import target
@@ -200,10 +198,3 @@ def test_exporting_leaves_loggers_and_warnings_as_they_were() -> None:
     before = [logging.getLogger(n).level for n in names], list(warnings.filters)
     quantized("linear").to_onnx()
     assert ([logging.getLogger(n).level for n in names], list(warnings.filters)) == before
-
-
-def test_a_written_file_is_the_model(tmp_path: Path) -> None:
-    file = model("linear")
-    save(file, tmp_path / "model.onnx")
-    assert onnx.load(tmp_path / "model.onnx") == file
-    assert audit(tmp_path / "model.onnx").share == 1

@@ -1,15 +1,13 @@
 """The integer program of whole models equals ONNX Runtime, to the last bit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, numpy_helper
 from torch import nn
-from torch.nn import functional as F
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.integer_engine import lower
@@ -18,9 +16,6 @@ from qtool.core.errors import FileError, KernelError
 from qtool.verification import Exactness
 from tests.backends.onnx.export.networks import (
     NETWORKS,
-    Applied,
-    conv_bn,
-    float_file,
     model,
     network,
     samples,
@@ -61,65 +56,6 @@ def test_every_network_is_exact(name: str, batch: int, tmp_path: Path) -> None:
     assert bool(found.float_steps) == (name in ONLY_FLOAT_STEPS)
 
 
-def shuffle(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = m.conv(x)
-    n, c, h, w = y.shape
-    return m.last(y.reshape(n, 4, c // 4, h, w).transpose(1, 2).reshape(n, c, h, w))
-
-
-def shared(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = m.conv(x)
-    return m.last(y + y.relu())
-
-
-def split(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    a, b = m.conv(x).relu().chunk(2, 1)
-    return m.last(torch.cat([b, a], 1))
-
-
-def squeeze_excite(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = m.conv(x)
-    return m.last(y * F.hardsigmoid(m.gate(F.adaptive_avg_pool2d(y, 1))))
-
-
-BODIES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
-    "hard_swish": lambda m, x: m.last(F.hardswish(m.conv(x))),
-    "silu": lambda m, x: m.last(F.silu(m.conv(x))),
-    "leaky_relu": lambda m, x: m.last(F.leaky_relu(m.conv(x), 0.1)),
-    "sigmoid": lambda m, x: m.last(torch.sigmoid(m.conv(x))),
-    "ceil_mode": lambda m, x: m.last(F.max_pool2d(m.conv(x), 3, 2, ceil_mode=True)),
-    "unfused_norm": lambda m, x: m.last(m.norm(torch.cat([m.conv(x), x], 1))[:, :16].relu()),
-    "odd_slice": lambda m, x: m.last(m.conv(x)[:, :, 1::2, :-1]),
-    "transpose": lambda m, x: m.last(m.conv(x).transpose(2, 3)),
-    "permuted_twice": lambda m, x: m.last(m.conv(x).permute(0, 2, 3, 1).permute(0, 3, 1, 2)),
-    "shared_input": shared,
-    "nearest": lambda m, x: m.last(F.interpolate(m.conv(x), scale_factor=2, mode="nearest")),
-    "bilinear": lambda m, x: m.last(F.interpolate(m.conv(x), (17, 21), mode="bilinear")),
-    "pixel_shuffle": lambda m, x: m.small(F.pixel_shuffle(m.conv(x), 2)),
-    "scalar": lambda m, x: m.last(m.conv(x) * 0.5 + 1.0),
-    "shuffle": shuffle,
-    "split": split,
-    "squeeze_excite": squeeze_excite,
-}
-
-
-@pytest.mark.parametrize("name", BODIES)
-def test_operators_between_convolutions_are_exact(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    net = Applied(
-        BODIES[name],
-        conv=conv_bn(3, 16, 3),
-        gate=nn.Conv2d(16, 16, 1),
-        norm=nn.BatchNorm2d(19),
-        last=nn.Conv2d(16, 8, 1),
-        small=nn.Conv2d(4, 8, 1),
-    ).eval()
-    found = quantize(net, [torch.randn(8, 3, 9, 11) for _ in range(2)])
-    for size in (1, 5):
-        result = exact(found.to_onnx(), [torch.randn(size, 3, 9, 11)], tmp_path)
-        assert result.exact, str(result)
-
-
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1), (0, 3, 1, 2)])
 @pytest.mark.parametrize("groups", [1, 4, 16])
@@ -131,36 +67,6 @@ def test_convolutions_are_exact(
     found = quantize(net, [torch.randn(4, 16, 13, 10)])
     result = exact(found.to_onnx(), [3 * torch.randn(3, 16, 13, 10)], tmp_path)
     assert result.exact, str(result)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # onnxruntime's quantizer, in onnx
-@pytest.mark.parametrize("activations", ["QUInt8", "QInt8"])
-@pytest.mark.parametrize("per_channel", [True, False])
-def test_files_of_another_quantizer_are_exact(
-    activations: str, per_channel: bool, tmp_path: Path
-) -> None:
-    from onnxruntime import quantization as tool
-
-    class Reader(tool.CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches = iter([{"x": samples("residual", 8, s)[0].numpy()} for s in range(4)])
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.batches, None)
-
-    (tmp_path / "float.onnx").write_bytes(float_file("residual"))
-    tool.quantize_static(
-        tmp_path / "float.onnx",
-        tmp_path / "other.onnx",
-        Reader(),
-        quant_format=tool.QuantFormat.QDQ,
-        per_channel=per_channel,
-        activation_type=tool.QuantType[activations],
-        weight_type=tool.QuantType.QInt8,
-    )
-    inputs = [samples("residual", 16, 9)[0].numpy()]
-    found = compare_codes(tmp_path / "other.onnx", [inputs])
-    assert found.exact, str(found)
 
 
 def test_the_tflite_profile_holds_int8_codes() -> None:
