@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from networkx.utils import UnionFind
 from torch import fx
 
 from qtool.core import graph as G
@@ -64,17 +65,17 @@ def channel_sets(graph: fx.Graph) -> Iterator[ChannelSet]:
     """
     if not any(map(is_depthwise, G.calls(graph))):
         return
-    roots = _Roots()
+    roots = UnionFind()
     for node in G.calls(graph):
         if _is_inside(node):
             for source in _operands(node):
-                roots.join(node, source)
+                roots.union(node, source)
     sets: dict[fx.Node, ChannelSet] = {}
 
     def set_of(node: fx.Node) -> ChannelSet:
         shape = G.shape(node)
         channels = shape[1] if len(shape) > 1 and isinstance(shape[1], int) else 0
-        return sets.setdefault(roots.of(node), ChannelSet(channels, fixed=channels == 0))
+        return sets.setdefault(roots[node], ChannelSet(channels, fixed=channels == 0))
 
     for node in graph.nodes:
         if node.op in ("placeholder", "call_function") and _is_image(node):
@@ -107,21 +108,6 @@ def _is_stored(node: fx.Node) -> bool:
     if node.target in (torch_ops.dequantize, torch_ops.dequantize_once):
         node = G.source(node)
     return node.op == "get_attr"
-
-
-class _Roots:
-    """Sets of nodes that were joined, by one node of each."""
-
-    def __init__(self) -> None:
-        self._parent: dict[fx.Node, fx.Node] = {}
-
-    def of(self, node: fx.Node) -> fx.Node:
-        while (parent := self._parent.get(node, node)) is not node:
-            self._parent[node] = node = self._parent.get(parent, parent)
-        return node
-
-    def join(self, a: fx.Node, b: fx.Node) -> None:
-        self._parent[self.of(a)] = self.of(b)
 
 
 def _is_image(node: fx.Node) -> bool:
