@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import replay_changes
@@ -78,8 +79,9 @@ def restore(
         chosen = target(info.target)
         plan = make_plan(state.graph.graph, chosen, info.observer, recipe, allow_float=True)
         state = replace(state, plan=plan)
+    nodes = {G.name_of(n): n for n in state.graph.module.graph.nodes}
     params = {
-        p.name: _params(p, state.plan, stored)
+        p.name: _without_zeros(_params(p, state.plan, stored), nodes, p)
         for p in state.plan.placed
         if not isinstance(p.spec, Dynamic)
     }
@@ -131,6 +133,14 @@ def _params(point: Point, plan: QuantPlan, stored: StoredParameters) -> QuantPar
     return QuantParams(spec.qtype, scale, zero, spec.axis if scale.dim() else None)
 
 
+def _without_zeros(params: QuantParams, nodes: Mapping[str, fx.Node], point: Point) -> QuantParams:
+    """Return parameters by channel without those of channels of zeros, which the file adds."""
+    if params.axis is None or params.scale.dim() != 1 or not point.edges:
+        return params
+    count = G.shape(nodes[point.edges[0].source])[params.axis]
+    return replace(params, scale=params.scale[:count], zero_point=params.zero_point[:count])
+
+
 def _take_weights(model: Quantized, stored: StoredParameters) -> None:
     """Replace weights that do not round to the codes of the file by the dequantized codes."""
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
@@ -151,6 +161,7 @@ def _take_weights(model: Quantized, stored: StoredParameters) -> None:
             codes = codes.t()
         elif _is_lstm_weight(model.plan, point):
             codes = codes.transpose(1, 2)
+        codes = codes[tuple(map(slice, tensor.shape))]  # the file may have more channels, of zeros
         with torch.no_grad():
             if not torch.equal(params.quantize(tensor.detach()), codes):
                 tensor.copy_(params.dequantize(codes))

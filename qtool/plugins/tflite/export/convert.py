@@ -224,7 +224,7 @@ def _is_pixels(node: fx.Node) -> bool:
     """Return whether an input of bytes is read as whole numbers, which are quantized at once."""
     casts = list(node.users)
     return G.value(node).dtype is torch.uint8 and all(
-        cast.target is torch.ops.aten._to_copy.default
+        cast.target is aten._to_copy.default
         and all(user.target is torch_ops.quantize for user in cast.users)
         for cast in casts
     )
