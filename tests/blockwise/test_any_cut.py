@@ -155,7 +155,15 @@ def test_a_file_has_the_same_bytes_for_any_cut(
     assert content(path) == content(one)
 
 
-def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(tmp_path: Path) -> None:
+def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("LEAST_SHARE", 9),
+        ("LEAST_GAIN", 1),
+        ("LEAST_TIME", 0),
+    ):  # so that this network has some
+        monkeypatch.setattr(slow_layers, name, value)
     network, (batch, *_) = keyword_net(), calibration()
     save_file(network.state_dict(), tmp_path / "model.safetensors")
     how: dict[str, Any] = {"mode": "static", "accuracy": "fast"}
@@ -165,4 +173,22 @@ def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(tmp_pa
     in_memory = qtool.quantize(network, [batch], **how)
     in_memory.export(one, verify=False, external_data=True)
     assert any(d.reason.startswith(slow_layers.REASON) for d in in_memory.plan.nodes)
+    assert content(path) == content(one)
+
+
+def test_channels_of_zeros_are_those_of_the_model_in_memory(tmp_path: Path) -> None:
+    """A block whose cut is inside a set of channels has none; the file has them all."""
+    parts: list[nn.Module] = [nn.Conv2d(3, 24, 1)]
+    for _ in range(3):
+        parts += [nn.Conv2d(24, 24, 3, padding=1, groups=24), nn.ReLU(), nn.Conv2d(24, 24, 1)]
+    network = nn.Sequential(*parts).eval()
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    batch = torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    how: dict[str, Any] = {"accuracy": "fast", "recipe": {"slow_layers": "integer"}}
+    path, one = tmp_path / "blocks" / "net.onnx", tmp_path / "one.onnx"
+    count, _ = by_blocks(tmp_path, path, 4_000, [batch], model=network, memory=0, **how)
+    assert count > 1
+    in_memory = qtool.quantize(network, [batch], **how)
+    in_memory.export(one, verify=False, external_data=True)
+    assert [d.channels for d in in_memory.plan.nodes if d.channels] == [32, 32, 32]
     assert content(path) == content(one)
