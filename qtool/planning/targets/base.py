@@ -139,7 +139,7 @@ class Target:
             the data; one for each type that the kernel computes with.
         same_parameters: keys of operators whose kernel averages or compares codes, so that output
             and input have equal parameters.
-        saturation_limit: the largest size of the sum of two weights that meet in a pair, with which no
+        saturation_limit: the largest size of a sum of two weights that meet, with which no
             kernel saturates (see saturation.py); None where sums have 32 bits from the start.
         agreement: numerics profiles of all CPUs that the file runs on. Scales are chosen so that
             operators whose formulas differ between them give equal codes
