@@ -26,7 +26,7 @@ _ACCELERATORS = ("ethos-u55-128", "ethos-u85-256")
 """Configurations that are compiled for."""
 _TIMEOUT = 300  # seconds
 _OPERATORS = re.compile(r"^(CPU|NPU) operators = (\d+)", re.MULTILINE)
-_START = "from ethosu.vela import main; main()"
+_START = "from ethosu.vela.vela import main; main()"
 
 
 def flash_bytes(file: LitertFile) -> int:
