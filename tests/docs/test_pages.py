@@ -3,8 +3,10 @@
 import importlib.util
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -18,10 +20,12 @@ import qtool
 from docs.support_matrix import LEGEND, operator_table, treatment
 from qtool import capture_model
 from qtool.core.ops import OPS, rows
+from qtool.evaluation.report.report import SCHEMA
 from qtool.planning import targets
 from qtool.planning.targets import TARGETS
 from qtool.plugins.emulators.cache_folder import web_folder
 from tests.docs.snippets import PAGES, ROOT, blocks, run_command
+from tests.evaluation.report.page.made_up import made_up
 from tests.needs import needs_web
 from tests.passes.differential import Function
 
@@ -241,3 +245,24 @@ def test_a_plan_does_what_the_table_says(target) -> None:
     }
     assert found == {key: FORMS[treatment(by_key[key], target)] for key in found}
     assert len(found) == 4
+
+
+FREE = {"versions"}  # its keys are names of packages
+
+
+def _fields(value: Any, name: str = "") -> Iterator[str]:
+    """Every field name of a JSON value."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if name not in FREE:
+                yield key
+            yield from _fields(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _fields(inner, name)
+
+
+def test_every_field_of_a_report_is_documented() -> None:
+    known = set(re.findall(r"`(\w+)`", GENERATE.PAGES["report"]()))
+    assert not set(_fields(made_up().to_json())) - known
+    assert f"`schema` is {SCHEMA}:" in (ROOT / "docs/report.md").read_text(encoding="utf-8")
