@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from qtool.backends.onnxruntime.unfolding import LIMIT, largest_tensor
+from qtool.backends.onnxruntime.unfolding import unfolded_tensor
 from qtool.backends.runtime import Arrays, Runtime
 from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls, wrong_size
 from qtool.core.atomic import scratch_folder
@@ -54,9 +54,9 @@ def session(
     """
     if is_special_file(path):
         raise VerificationError(f"{path}: not a regular file")
-    if (largest := largest_tensor(Path(path)))[1] > LIMIT:
+    if (tensor := unfolded_tensor(Path(path))) is not None:
         raise VerificationError(
-            f"'{largest[0]}' would take {largest[1] / LIMIT:.1f} GiB, too much for a file of this "
+            f"'{tensor[0]}' would take {tensor[1] / 2**30:.1f} GiB, too much for a file of this "
             "size: it is not run"
         )
     options = ort.SessionOptions()

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnxruntime.session import session
-from qtool.backends.onnxruntime.unfolding import LIMIT, largest_tensor
+from qtool.backends.onnxruntime.unfolding import LIMIT, unfolded_tensor
 from qtool.core.errors import VerificationError
 from tests.named_cases import named_cases
 
@@ -57,19 +57,57 @@ ENDS = dict(zip("abc", np.array([0, 2e9, 1], np.float32), strict=True))
 )
 def test_a_file_that_unfolds(nodes: Nodes, stored: dict[str, np.ndarray], tmp_path: Path) -> None:
     file = write(tmp_path / "a.onnx", nodes, **stored)
-    name, size = largest_tensor(file)
-    assert (name, size > LIMIT) == ("r", True)
+    tensor = unfolded_tensor(file)
+    assert tensor is not None
+    assert (tensor[0], tensor[1] > LIMIT) == ("r", True)
     with pytest.raises(VerificationError, match=r"'r' would take .* GiB, too much for a file"):
         session(file)
 
 
 def test_a_file_that_does_not(tmp_path: Path) -> None:
     file = write(tmp_path / "a.onnx", doubled(10))
-    assert largest_tensor(file) == ("r", 4096)
+    assert unfolded_tensor(file) is None
     session(file)
+
+
+def test_a_file_whose_weights_are_elsewhere_is_not_small(tmp_path: Path) -> None:
+    """A table of 2 GiB is read, cast and transposed in language models."""
+    file = write(tmp_path / "a.onnx", of("Transpose", "table"), table=np.zeros((2, 2), np.float32))
+    model = onnx.load(file)
+    (table,) = model.graph.initializer
+    table.ClearField("raw_data")
+    table.dims[:] = [1 << 17, 1 << 12]
+    table.data_location = TensorProto.EXTERNAL
+    table.external_data.add(key="location", value="weights.data")
+    file.write_bytes(model.SerializeToString())
+    assert unfolded_tensor(file) is None
+
+
+def test_a_small_network_on_large_images(tmp_path: Path) -> None:
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 2160, 3840])
+        for n, c in (("x", 3), ("y", 3))
+    )
+    wide = numpy_helper.from_array(np.zeros((64, 3, 1, 1), np.float32), "wide")
+    narrow = numpy_helper.from_array(np.zeros((3, 64, 1, 1), np.float32), "narrow")
+    nodes = [
+        helper.make_node("Conv", ["x", "wide"], ["h"]),
+        helper.make_node("Conv", ["h", "narrow"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], [wide, narrow])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "a")
+    assert unfolded_tensor(tmp_path / "a") is None
+
+
+def test_a_range_of_constant_nodes(tmp_path: Path) -> None:
+    constants = [
+        helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v))
+        for n, v in ENDS.items()
+    ]
+    assert unfolded_tensor(write(tmp_path / "a.onnx", [*constants, *of("Range", *"abc")]))
 
 
 def test_what_is_no_file_is_left_to_its_reader(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"no model")
-    assert largest_tensor(tmp_path / "a.onnx") == ("", 0)
-    assert largest_tensor(tmp_path / "b.onnx") == ("", 0)
+    assert unfolded_tensor(tmp_path / "a.onnx") is None
+    assert unfolded_tensor(tmp_path / "b.onnx") is None

@@ -1,4 +1,4 @@
-"""The report: what is read back is the same, and it is told in text."""
+"""The report: what is read back is the same, and its text has the figures."""
 
 from __future__ import annotations
 
