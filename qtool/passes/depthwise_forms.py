@@ -34,7 +34,7 @@ def _is_unfolded_norm(node: fx.Node) -> bool:
 
 
 def _norm_as_conv(module: fx.GraphModule, norm: fx.Node, _: bool) -> None:
-    channels, n, name = int(G.shape(norm)[1]), G.rank(norm) - 2, G.name_of(norm)
+    channels, n = int(G.shape(norm)[1]), G.rank(norm) - 2
     constants: list[Any] = [
         G.tensor(module, c) if isinstance(c, fx.Node) else None for c in norm.args[1:5]
     ]
@@ -45,10 +45,17 @@ def _norm_as_conv(module: fx.GraphModule, norm: fx.Node, _: bool) -> None:
         one = mean.new_ones(channels, *[1] * (n + 1))
         return fold_statistics(one, None, gamma, beta, mean, variance, eps)
 
-    weight, bias = G.computed(fold, *constants)
-    stored = add_parameters(module, name, weight=weight, bias=bias)
-    args = (norm.args[0], *stored, [1] * n, [0] * 2 * n, [1] * n, channels)
-    G.replace(norm, clone_as(norm, torch_ops.conv, args))
+    replace_by_depthwise(module, norm, norm.args[0], *G.computed(fold, *constants))
+
+
+def replace_by_depthwise(
+    module: fx.GraphModule, node: fx.Node, x: Any, weight: torch.Tensor, bias: torch.Tensor
+) -> None:
+    """Replace a call by a depthwise 1x1 convolution of x, with a weight [C, 1, 1, ...]."""
+    n = G.rank(node) - 2
+    stored = add_parameters(module, G.name_of(node), weight=weight, bias=bias)
+    args = (x, *stored, [1] * n, [0] * 2 * n, [1] * n, len(weight))
+    G.replace(node, clone_as(node, torch_ops.conv, args))
 
 
 batch_norm_as_conv = pattern_pass(

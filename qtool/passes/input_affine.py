@@ -14,8 +14,9 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.passes.depthwise_forms import replace_by_depthwise
 from qtool.passes.graph_pass import pattern_pass
-from qtool.passes.rewrite_rules import add_parameters, clone_as, commuted, is_call
+from qtool.passes.rewrite_rules import commuted, is_call
 
 aten = torch.ops.aten
 _RANKS = (3, 4, 5)
@@ -87,10 +88,7 @@ def _rewrite(module: fx.GraphModule, last: fx.Node, steps: list[Step]) -> None:
                 gain, shift = gain * factor, shift * factor
         return [gain.float().reshape(-1, 1, *[1] * n), shift.float()]
 
-    weight, bias = G.computed(fold, *constants)
-    stored = add_parameters(module, G.name_of(last), weight=weight, bias=bias)
-    args = (steps[0][1], *stored, [1] * n, [0] * 2 * n, [1] * n, channels)
-    G.replace(last, clone_as(last, torch_ops.conv, args))
+    replace_by_depthwise(module, last, steps[0][1], *G.computed(fold, *constants))
 
 
 input_affine = pattern_pass(
