@@ -27,6 +27,7 @@ from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.planning.result_parts import refine_results
+from qtool.simulation.output_evidence import float_outputs_by_rows
 
 HOLDOUT_SAMPLES = 64
 HOLDOUT_BATCH = 16  # of one candidate, more samples are run while the result is not conclusive
@@ -280,21 +281,29 @@ def measure_errors(
     hashes = [state_hash(graph.module) for graph in graphs]
     runs, device = {} if runs is None else runs, graphs[0].device
     expected = G.on_device(expected, device)
+    by_rows = float_outputs_by_rows(graphs[0])
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}
             moved = batch.to(device)
-            targets = target_outputs(expected, moved) if new else []
+            targets = _comparable(target_outputs(expected, moved), by_rows) if new else []
             for network_hash, graph in new.items():
                 if network_hash not in runs:
                     runs[network_hash] = Executor(graph, device=device)
                 run = runs[network_hash]
                 values = [t for t in run.output_values(moved, run.points) if t.is_floating_point()]
-                errors = _errors(targets, values, graph.size_of(batch))
+                errors = _errors(
+                    targets, _comparable(values, by_rows), graph.size_of(batch)
+                )
                 if tokens is not None:
                     errors = replace(errors, loss=tokens.losses(graph, moved, values))
                 cache[network_hash, content] = errors
     return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
+
+
+def _comparable(outputs: Sequence[torch.Tensor], by_rows: Sequence[bool]) -> list[torch.Tensor]:
+    """Return the outputs whose rows can be compared: values decide how many the others have."""
+    return [t for t, left in zip(outputs, by_rows, strict=True) if not left]
 
 
 def _content_key(batch: Batch) -> str:

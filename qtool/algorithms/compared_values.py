@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import fx
 
 from qtool.algorithms.acceptance import MIN_POWER
 from qtool.core import graph as G
+from qtool.core.graph import FloatGraph
+from qtool.core.output_evidence import BY_VALUES
 from qtool.metrics.detections import detections, has_detections
+from qtool.simulation.output_evidence import evidence_of_graph
 
 Values = Sequence[torch.Tensor]
 
 
-def compared_nodes(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the names of the float outputs of a graph, and of what others are made of."""
+def compared_nodes(graph: FloatGraph) -> tuple[str, ...]:
+    """Return the names of the float outputs of a graph, and of what others are made of; without
+    outputs whose number of rows depends on values."""
     names: dict[str, None] = {}
-    waiting = list(reversed(G.output_nodes(graph)))
+    evidence = evidence_of_graph(graph, {})
+    pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
+    waiting = [node for node, name in pairs if evidence[name].rows != BY_VALUES][::-1]
     seen = set()
     while waiting:
         node = waiting.pop()

@@ -103,7 +103,7 @@ class _Network:
     def __init__(self, state: ConversionState) -> None:
         self.state = state
         self.run = Executor(replace(state.graph, module=runtime_module(state)))
-        self.compared = compared_nodes(self.run.graph.graph)
+        self.compared = compared_nodes(self.run.graph)
         size = max(1, MEMORY // max(1, self.run.value_bytes()))
         self.batches = state.batches(min(SAMPLES, size), SAMPLES)
         self._real = [self._values(batch, frozenset()) for batch in self.batches]

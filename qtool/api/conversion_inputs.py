@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
+from qtool.core.label_names import LABELS
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
@@ -71,8 +73,37 @@ def capture_data(
     first = broadcast_first_batch(current(), own)
     with columns_in_errors(data, model, first):
         captured = capture_model(model, first, dynamic)
+    captured.graph = replace(captured.graph, labels=labelled_classes(data, len(_arguments(model))))
     _check_outputs(captured)
     return captured, first, stream if own is None else itertools.chain([own], stream)
+
+
+def labelled_classes(data: Any, arguments: int) -> int:
+    """Return how many classes the labels of data show: whole numbers for each sample, in `labels`
+    or in the batches of a list or the samples of a loader; 0 without.
+
+    Args:
+        data: as for `quantize`.
+        arguments: number of arguments of the model; 0: not known.
+    """
+    try:
+        labels = getattr(data, "labels", None)
+        if labels is None:
+            labels = _extra(data[0] if isinstance(data, list) else data.dataset[0], arguments)
+        numbers = np.asarray(labels)
+    except Exception:  # noqa: BLE001  # the user's code; its errors show when it is read
+        return 0
+    whole = numbers.dtype.kind in "iu" and numbers.ndim < 2 and numbers.size
+    return 1 + int(numbers.max()) if whole else 0
+
+
+def _extra(item: Any, arguments: int) -> Any:
+    """Return what an item of data has besides the inputs, if it is one thing; None otherwise."""
+    if isinstance(item, Mapping):
+        rest = [value for key, value in item.items() if key in LABELS]
+    else:
+        rest = list(item[arguments:]) if isinstance(item, list | tuple) and arguments else []
+    return rest[0] if len(rest) == 1 else None
 
 
 def _capture_without_data(

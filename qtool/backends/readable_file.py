@@ -10,6 +10,7 @@ from typing import Protocol
 
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.session import OtherRuntime, Session
+from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
 from qtool.verification import Coverage, SelfCheck
 
@@ -183,6 +184,9 @@ class ReadableFile(Protocol):
 
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Return the least and the largest value of inputs that are quantized or select rows."""
+
+    def output_evidence(self) -> Mapping[str, Evidence]:
+        """Return what the graph and the metadata say of each output."""
 
     def known_sizes(self) -> Mapping[str, int]:
         """Return dynamic dimension -> a size that it takes, of those that the file records."""

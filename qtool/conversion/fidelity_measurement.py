@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from qtool.backends.export import PlannedFile
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
+from qtool.core.output_evidence import Evidence
 from qtool.core.quant_params import ROUNDED
 from qtool.core.types import Array, Dynamic
+from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
     OutputAgreement,
     OutputShare,
@@ -30,6 +32,7 @@ from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.graph_padding import padding_of
 from qtool.simulation.near_zero_divisions import near_zero_divisions
+from qtool.simulation.output_evidence import evidence_of_graph
 from qtool.verification import Fidelity, compare_outputs
 from qtool.verification.estimate import (
     BEYOND,
@@ -65,8 +68,8 @@ def measure_fidelity(
     coded = model.run(sample) if outputs is None else outputs
     real = model.run_float(sample)
     padding, inputs = padding_of(model.graph), sample.arrays()
-    pair = (padding.strip(inputs, o) for o in (real, coded))
-    fidelity = compare_outputs(sample.size, model.graph.outputs, *pair)
+    real, coded = (padding.strip(inputs, o) for o in (real, coded))
+    fidelity = compare_outputs(sample.size, model.graph.outputs, real, coded, _evidence(model))
     fidelity = replace(fidelity, estimate=estimate)
     batch = model.to_device(sample)
     narrow = narrow_inputs(model, batch)
@@ -76,6 +79,11 @@ def measure_fidelity(
     rounded = _with_rounding(model)
     costliest = costliest_layers(rounded, model.plan, batch, model.reference)
     return replace(fidelity, costliest=costliest)
+
+
+def _evidence(model: FakeQuantized) -> dict[str, Evidence]:
+    """Return what is known of each output: of the float graph, since steps may change the other."""
+    return evidence_of_graph(model.reference, model.plan.recipe.output_kinds)
 
 
 def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, ...]:
@@ -175,7 +183,10 @@ def measure_estimate(
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
     # the simulation may not take a single sample, and a file of a fixed batch does not
     apart = dynamic and file is not None and model.graph.batches_are_samples
-    padding, names = padding_of(model.graph), model.graph.outputs
+    padding, evidence = padding_of(model.graph), _evidence(model)
+    names = model.graph.outputs
+    left = by_values(names, evidence)
+    kept = [name for name in names if name not in left]
     together = list[OutputErrors]()
     parts, reasons, clipped, left = [], list[Array](), [], COMPARED
     compared = list[tuple[Sequence[Array], Sequence[Array]]]()
@@ -184,10 +195,12 @@ def measure_estimate(
         real, coded = model.run_float(batch), run(inputs)
         if apart and (rows := _one_by_one(run, inputs, coded, batch.size)):
             whole = padding.strip(inputs, real), padding.strip(inputs, coded)
-            together.append(OutputErrors.of(names, *whole, batch.size))
+            _, expected, actual = compared_outputs(names, *whole, evidence)
+            together.append(OutputErrors.of(kept, expected, actual, batch.size))
             coded = rows
-        expected, actual = (padding.strip(inputs, outputs) for outputs in (real, coded))
-        parts.append(OutputErrors.of(names, expected, actual, batch.size))
+        pair = padding.strip(inputs, real), padding.strip(inputs, coded)
+        _, expected, actual = compared_outputs(names, *pair, evidence)
+        parts.append(OutputErrors.of(kept, expected, actual, batch.size))
         left -= sum(a.size for a in expected)
         if left >= 0 or not compared:
             compared.append((_rows(expected, batch.size), _rows(actual, batch.size)))
@@ -205,7 +218,7 @@ def measure_estimate(
         batched = estimate_outputs(OutputErrors.joined(together), samples.kind)
         in_batches = None if size == 1 else InBatches(size, batched.median_db)
         size = 1
-    agreements, equal = _agreement(names, compared)
+    agreements, equal = _agreement(kept, compared, evidence)
     return replace(
         estimate,
         agreements=agreements,
@@ -242,7 +255,9 @@ def _one_by_one(
 
 
 def _agreement(
-    names: Sequence[str], batches: Sequence[tuple[Sequence[Array], Sequence[Array]]]
+    names: Sequence[str],
+    batches: Sequence[tuple[Sequence[Array], Sequence[Array]]],
+    evidence: Mapping[str, Evidence],
 ) -> tuple[tuple[OutputAgreement, ...], tuple[OutputShare, ...]]:
     """Return what several batches agree in, of outputs with the same shape but for the samples."""
     sides = []
@@ -250,7 +265,7 @@ def _agreement(
         columns = list(zip(*(batch[side] for batch in batches), strict=True))
         sides.append(list(map(_joined, columns)))
     read = without_caches(names, sides[0], sides[1])
-    return output_agreements(*read), equal_shares(*read)
+    return output_agreements(*read, evidence), equal_shares(*read)
 
 
 def _rows(outputs: Sequence[Array], samples: int) -> list[Array]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,3 +34,19 @@ class SourceMetadata:
     def to_json(self) -> dict[str, Any]:
         """Return what is not empty."""
         return {key: value for key, value in vars(self).items() if value}
+
+    @property
+    def classes(self) -> int:
+        """Number of the names of classes that the properties list; 0 without."""
+        texts = (self.properties[key] for key in _CLASS_NAMES if key in self.properties)
+        return next(map(_count, texts), 0)
+
+
+_CLASS_NAMES = ("names", "classes", "class_names", "id2label", "labels")
+
+
+def _count(text: str) -> int:
+    """Return the length of a list or a table in a text: JSON, Python, or names between commas."""
+    with suppress(ValueError, SyntaxError, TypeError):
+        return len(ast.literal_eval(text))
+    return len(text.split(","))

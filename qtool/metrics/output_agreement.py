@@ -1,34 +1,36 @@
 """What quantization changes in the outputs for a user, without labels: a yardstick per output.
 
 SQNR counts every value alike. A recogniser at 17 dB may read the same texts, and one at 25 dB of
-scores that hardly differ may not. So each output is also compared by what it is used for, which
-its shape, its values and its name say.
+scores that hardly differ may not. So each output is also compared by what it is used for, see
+`output_kind`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from qtool.core import formats
-from qtool.metrics.detections import LIMIT, detections, has_detections
-from qtool.metrics.ranks import one_swap, rank_correlation, rank_interval
-from qtool.metrics.sample_ratios import clustered_share_interval, cosine_interval
+from qtool.core.output_evidence import Evidence
+from qtool.metrics.detections import LIMIT, detections
+from qtool.metrics.output_kind import (
+    CLASS,
+    COSINE,
+    DETECTION,
+    NUMBERS,
+    PIXEL,
+    TEXT,
+    THRESHOLD,
+    TOKEN,
+    output_kind,
+    sums_to_one,
+)
+from qtool.metrics.sample_ratios import below_one_interval, clustered_share_interval
 from qtool.metrics.texts import blank_of, same_texts
 
 Array = np.ndarray[Any, Any]
-
-CLASS, TOKEN, PIXEL = "class", "token", "class of pixels"
-"""Best of the scores of a sample, of a position of a sequence, of a pixel."""
-TEXT = "text"
-"""What a recogniser reads in a sample, see `texts`."""
-THRESHOLD, COSINE, ORDER = "threshold", "cosine", "order"
-"""Values above a threshold (labels, masks); angle of vectors (embeddings); ranks of numbers."""
-DETECTION = "detection"
-"""Positions and classes with scores above a limit, before boxes are selected."""
 
 
 class Yardstick(NamedTuple):
@@ -52,7 +54,7 @@ YARDSTICKS = {
     PIXEL: Yardstick("same class of pixels {share}", 0.95, 0.8),
     THRESHOLD: Yardstick("F1 of values above {threshold:g} {share}", 0.95, 0.8),
     COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
-    ORDER: Yardstick("rank correlation {value:.4f}", 0.99, 0.9),
+    NUMBERS: Yardstick("R2 {value:.4f}", 0.98, 0.8),
     DETECTION: Yardstick("F1 of detections above {threshold:g} {share}", 0.95, 0.8),
 }
 
@@ -67,10 +69,7 @@ apart."""
 ENOUGH = 16  # compared samples, tokens or values, to judge an output by them
 _DECIDING = 2**22  # values that decide on the kind of an output
 _CHUNK = 256  # rows
-_UNIT = 1e-3  # tolerance of a sum or a norm of 1
-_COHERENT = 0.7  # share of neighbouring pixels with the same class in a segmentation
-_NEAR, _DECIDED = 0.1, 2 / 3  # share of probabilities so near to 0 or 1
-_VECTORS = ("embed", "pool", "hidden", "feature")  # in names of outputs that are no scores
+_LEAST_SPREAD = 1e-10  # of the power: below, numbers are constant but for rounding
 
 
 class OutputAgreement(NamedTuple):
@@ -78,12 +77,13 @@ class OutputAgreement(NamedTuple):
 
     Attributes:
         output: its name.
-        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, ORDER or DETECTION.
-        value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
-        compared: number of samples, tokens, texts, pixels, values, vectors or detections.
+        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, NUMBERS or DETECTION.
+        value: share of equal classes, F1, mean cosine or share of the variance that is kept, R2; 1
+            is equal.
+        compared: number of samples, tokens, texts, pixels, values, vectors or detections; 0 where
+            no sample shows what an output detects.
         threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
-        is_guess: whether only the shape says that these are scores of classes.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
         shift: mean difference from the float model's scores where those are above the limit, of
             DETECTION; None of others.
@@ -96,7 +96,6 @@ class OutputAgreement(NamedTuple):
     compared: int
     threshold: float = 0.0
     kl: float | None = None
-    is_guess: bool = False
     interval: tuple[float, float] | None = None
     shift: float | None = None
     tokens: float | None = None
@@ -110,8 +109,7 @@ class OutputAgreement(NamedTuple):
     def is_near(self) -> bool:
         """Whether the output hardly differs in what it is used for."""
         close = self.kl is not None and self.kl <= NEAR_KL
-        swapped = self.kind == ORDER and self.value >= one_swap(self.compared)
-        return close or swapped or self.value >= NEAR
+        return close or self.value >= NEAR
 
     @property
     def is_good(self) -> bool:
@@ -127,6 +125,8 @@ class OutputAgreement(NamedTuple):
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
     def __str__(self) -> str:
+        if not self.compared:
+            return f"no value above {self.threshold:g}"
         value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
         text = YARDSTICKS[self.kind].text.format(
             share=formats.share(self.value), value=value, threshold=self.threshold
@@ -137,7 +137,7 @@ class OutputAgreement(NamedTuple):
         """Return the text of a summary: the value, its interval, and the divergence or shift."""
         text = self.headline
         if self.interval is not None:
-            exact = self.kind in (COSINE, ORDER)
+            exact = self.kind in (COSINE, NUMBERS)
             low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
             if low != high:
                 text += f" ({low} to {high}{'' if exact else ' %'})"
@@ -169,13 +169,19 @@ def equal_shares(
     )
 
 
-def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreement | None:
+def output_agreement(
+    name: str,
+    real: Array,
+    quantized: Array,
+    evidence: Evidence = Evidence(),  # noqa: B008  # it is frozen
+) -> OutputAgreement | None:
     """Return the agreement of one output; None where no yardstick fits or nothing can differ.
 
     Args:
         name: name of the output.
         real: output of the float model, [samples, ...].
         quantized: output of the quantized model, of the same shape.
+        evidence: what is known of the output besides its values.
     """
     if real.shape != quantized.shape or not real.ndim or not real.size:
         return None
@@ -187,28 +193,26 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
     b = quantized.reshape(a.shape)
     if not np.isfinite(a).all():
         return None
-    axis, is_guess = _class_axis(name, a[: max(1, _DECIDING // a[0].size)])
-    if axis is not None and _varies(a, axis):
-        moved = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
-        real, coded = map(_best, moved)
-        texts = _same_texts(name, real, coded, a.shape[axis]) if a.ndim == 3 else None
-        return texts or _same_best(name, *moved)._replace(is_guess=is_guess)
-    if has_detections(a):
+    kind = output_kind(name, a[: max(1, _DECIDING // a[0].size)], evidence)
+    if kind is None:
+        return None
+    if kind.kind in (CLASS, TOKEN, PIXEL):
+        return _same_classes(name, np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1))
+    if kind.kind == DETECTION:
         return _same_detections(name, a, b)
-    if (threshold := _threshold(a)) is not None:
-        return _overlap(name, a, b, threshold)
-    if a.ndim == 2 and a.shape[1] == 1:
-        return _same_order(name, a[:, 0], b[:, 0])
-    if _in_unit(a) and not has_vectors(name, a.reshape(len(a), -1)):
-        return None  # coordinates, whose positive vectors all have about one direction
-    if a.ndim == 4 and max(a.shape[1:]) == a[0].size:  # one position of an image is a vector
-        return _same_direction(name, a.reshape(len(a), -1), b.reshape(len(a), -1))
-    is_vector = a.ndim == 2 or (a.ndim == 3 and any(word in name for word in _VECTORS))
-    return _same_direction(name, a, b) if is_vector else None
+    if kind.kind == THRESHOLD:
+        return _overlap(name, a, b, kind.threshold)
+    if kind.kind == COSINE:
+        flat = (len(a), -1) if a.ndim == 4 else a.shape  # one position of an image is a vector
+        return _same_direction(name, a.reshape(flat), b.reshape(flat))
+    return _kept_spread(name, a, b)
 
 
 def output_agreements(
-    names: Sequence[str], real: Sequence[Array], quantized: Sequence[Array]
+    names: Sequence[str],
+    real: Sequence[Array],
+    quantized: Sequence[Array],
+    evidence: Mapping[str, Evidence],
 ) -> tuple[OutputAgreement, ...]:
     """Return the agreement of each output that has a yardstick.
 
@@ -216,79 +220,22 @@ def output_agreements(
         names: names of the outputs.
         real: outputs of the float model.
         quantized: outputs of the quantized model.
+        evidence: output -> what is known of it besides its values.
     """
+    known = [evidence.get(name, Evidence()) for name in names]
     with np.errstate(over="ignore", invalid="ignore"):  # values near the end of float32
-        each = list(map(output_agreement, names, real, quantized))
+        each = list(map(output_agreement, names, real, quantized, known))
     return tuple(agreement for agreement in each if agreement is not None)
 
 
-def _class_axis(name: str, a: Array) -> tuple[int | None, bool]:
-    """Return the axis of the classes in scores, None for other outputs; and whether only the shape
-    and the form of the values say that they are scores."""
-    if a.ndim not in (2, 3, 4):
-        return None, False
-    for axis in dict.fromkeys((a.ndim - 1, 1)):
-        if a.shape[axis] > 1 and (_sums_to_one(a, axis) or _sums_to_one(_exp(a), axis)):
-            return axis, False
-    axis = 1 if a.ndim == 4 else a.ndim - 1
-    if a.shape[axis] < 2:
-        return None, False
-    if "logits" in name:
-        return axis, False
-    if a.ndim == 2:
-        return (None if has_vectors(name, a) or _in_unit(a) else 1), True
-    areas = a.ndim == 4 and a.shape[1] != 3 and _is_map(a.argmax(1))
-    return (1 if areas else None), True
-
-
-def _exp(a: Array) -> Array:
-    """Return what log-probabilities are logarithms of; zeros for other values."""
-    return np.exp(a) if a.max() <= _UNIT else np.zeros_like(a)
-
-
-def _sums_to_one(a: Array, axis: int) -> bool:
-    sums, kept = a.sum(axis), a.any(axis)  # padded positions are zero
-    return bool(a.min() >= 0 and kept.any() and (np.abs(sums[kept] - 1) < _UNIT).all())
-
-
-def _varies(a: Array, axis: int) -> bool:
-    """Return whether the best class is not always the same: a constant has nothing to compare."""
-    best = a.argmax(axis)
-    return bool((best != best.flat[0]).any())
-
-
-def has_vectors(name: str, a: Array) -> bool:
-    """Return whether [samples, width] is an embedding, by its name or norm."""
-    norms = np.linalg.norm(a, axis=1)
-    return any(word in name for word in _VECTORS) or bool((np.abs(norms - 1) < _UNIT).all())
-
-
-def _in_unit(a: Array) -> bool:
-    return bool(a.min() >= 0 and a.max() <= 1)
-
-
-def _is_map(classes: Array) -> bool:
-    """Return whether classes [samples, height, width] form areas, as in a segmentation."""
-    if classes.shape[2] < 2:
-        return False
-    return float((classes[:, :, 1:] == classes[:, :, :-1]).mean()) >= _COHERENT
-
-
-def _threshold(a: Array) -> float | None:
-    """Return 0.5 for probabilities, 0 for the logits of a mask; None for other outputs.
-
-    Probabilities of a trained network are near 0 or 1. Coordinates in 0 to 1 are not, whether a
-    Sigmoid made them or not.
-    """
-    images = a.ndim == 4 and a.shape[1] == 3
-    if _in_unit(a) and not images and float((np.abs(a - 0.5) > 0.5 - _NEAR).mean()) >= _DECIDED:
-        threshold = 0.5
-    elif a.ndim == 4 and a.shape[1] == 1 and _is_map(a[:, 0] > 0):
-        threshold = 0.0
-    else:
+def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
+    """Return the share of equal best classes of scores [..., classes], or of equal texts; None
+    where the best class is always the same."""
+    real, coded = _best(a), _best(b)
+    if (real == real.flat[0]).all():
         return None
-    above = float((a > threshold).mean())
-    return threshold if 0 < above < 1 else None
+    texts = _same_texts(name, real, coded, a.shape[-1]) if a.ndim == 3 else None
+    return texts or _same_best(name, a, b)
 
 
 def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
@@ -328,7 +275,7 @@ def _by_sample(values: Array, counts: Array) -> tuple[Array, Array]:
 
 def _divergence(a: Array, b: Array) -> float:
     """Return the mean divergence of [rows, classes] scores in nats."""
-    is_share, total = _sums_to_one(a[:_CHUNK], -1), 0.0
+    is_share, total = sums_to_one(a[:_CHUNK], -1), 0.0
     for start in range(0, len(a), _CHUNK):  # a vocabulary is large
         some = (x[start : start + _CHUNK].astype(np.float64) for x in (a, b))
         with np.errstate(invalid="ignore", over="ignore"):
@@ -350,6 +297,9 @@ def _log_probabilities(a: Array, is_share: bool) -> Array:
 def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:
     """Return the F1 of the values above a threshold; the share of equal ones hides rare ones."""
     above, other = a > threshold, b > threshold
+    if not above.any():
+        value = 0.0 if other.any() else 1.0
+        return OutputAgreement(name, THRESHOLD, value, 0, threshold)
     f1, interval = _f1(above, other, above & other)
     return OutputAgreement(name, THRESHOLD, f1, a.size, threshold, interval=interval)
 
@@ -376,16 +326,20 @@ def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
     x, y = a.astype(np.float64), np.nan_to_num(b.astype(np.float64))
     norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
     cosines = np.where(rows, (x * y).sum(-1) / np.maximum(norms, np.finfo(np.float64).tiny), 0)
-    interval = cosine_interval(*_by_sample(cosines, rows))
+    interval = below_one_interval(*_by_sample(cosines, rows), least=-1.0)
     value = float(cosines[rows].mean())
     return OutputAgreement(name, COSINE, value, int(rows.sum()), interval=interval)
 
 
-def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
-    """Return Spearman's rank correlation of [samples] numbers; None if they are all equal."""
-    if len(np.unique(a)) < 3:
+def _kept_spread(name: str, a: Array, b: Array) -> OutputAgreement | None:
+    """Return the share of the variance over samples that is kept, R2 of the float numbers by the
+    quantized ones; None where they do not vary. Of one sample it is that over its positions."""
+    x, y = a.astype(np.float64), np.nan_to_num(b.astype(np.float64))
+    rows = len(x) if len(x) > 1 else int(np.prod(x.shape[:-1]))
+    x, y = x.reshape(rows, -1), y.reshape(rows, -1)
+    spread = np.square(x - x.mean(0)).sum(1) * rows / max(rows - 1, 1)
+    if spread.sum() <= _LEAST_SPREAD * np.square(x).sum():
         return None
-    a, b = np.nan_to_num(a), np.nan_to_num(b)
-    value = rank_correlation(a, b)
-    value = 0.0 if math.isnan(value) else value  # the quantized numbers are all equal
-    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, a, b))
+    kept = spread - np.square(x - y).sum(1)
+    value = float(kept.sum() / spread.sum())
+    return OutputAgreement(name, NUMBERS, value, rows, interval=below_one_interval(kept, spread))

@@ -45,14 +45,18 @@ def clustered_share_interval(hits: Array, counts: Array) -> tuple[float, float] 
     return exact_share_interval(value * size, size)
 
 
-def cosine_interval(sums: Array, counts: Array) -> tuple[float, float] | None:
-    """Return the interval of a mean cosine; None for fewer than two samples.
+def below_one_interval(
+    sums: Array, counts: Array, least: float = -math.inf
+) -> tuple[float, float] | None:
+    """Return the interval of a ratio of at most 1, a mean cosine or R2; None for fewer than two
+    samples.
 
     Distances from 1 are positive and skewed: the interval is symmetric in their logarithm.
 
     Args:
-        sums: float64 [samples], of the cosines of a sample's vectors.
-        counts: float64 [samples], numbers of its vectors.
+        sums: float64 [samples], of the cosines of a sample's vectors, or its spread less its error.
+        counts: float64 [samples], numbers of its vectors, or its spread.
+        least: value that the ratio may have.
     """
     sums, counts = sums[counts > 0], counts[counts > 0]
     if len(counts) < 2:
@@ -63,7 +67,7 @@ def cosine_interval(sums: Array, counts: Array) -> tuple[float, float] | None:
         return value, value
     reach = student_deviations(len(counts) - 1) * math.sqrt(variance) / distance
     factor = math.exp(min(reach, 50.0))
-    return max(-1.0, 1 - distance * factor), 1 - distance / factor
+    return max(least, 1 - distance * factor), 1 - distance / factor
 
 
 def _ratio(sums: Array, counts: Array) -> tuple[float, float]:

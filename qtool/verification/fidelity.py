@@ -6,15 +6,18 @@ plan can be carried out to the last bit and still be of no use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from qtool.core import formats
+from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
+from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
     NEAR,
     OutputAgreement,
@@ -22,6 +25,7 @@ from qtool.metrics.output_agreement import (
     equal_shares,
     output_agreements,
 )
+from qtool.metrics.output_kind import NUMBERS
 from qtool.verification.estimate import Estimate
 
 MIN_SQNR_DB = 20.0
@@ -82,6 +86,7 @@ class Fidelity(JsonRecord):
         equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
             whose codes differ by one everywhere and mean the same.
         agreements: what changes for a user of the outputs, on the same samples as `outputs`.
+        by_values: outputs whose number of rows depends on values, which are not compared.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("worst", "warning")
@@ -96,6 +101,7 @@ class Fidelity(JsonRecord):
     collapsed: tuple[OutputShare, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
     agreements: tuple[OutputAgreement, ...] = ()
+    by_values: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -154,7 +160,7 @@ class Fidelity(JsonRecord):
         far = [
             each
             for each in self._agreed
-            if not each.is_near and not (each.is_guess and each.output in clear)
+            if not each.is_near and not (each.kind == NUMBERS and each.output in clear)
         ]
         if far:
             return min(far, key=lambda each: each.value).headline
@@ -174,7 +180,9 @@ class Fidelity(JsonRecord):
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""
         errors = dict(self._figures())
-        limits = ((each, MIN_SQNR_DB if each.is_guess else _CLEAR_DB) for each in self._agreed)
+        limits = (
+            (each, MIN_SQNR_DB if each.kind == NUMBERS else _CLEAR_DB) for each in self._agreed
+        )
         return [
             each
             for each, limit in limits
@@ -248,6 +256,17 @@ class Fidelity(JsonRecord):
                     f"{formats.percent(self.estimate.clipped)} of the values of inputs and outputs "
                     "are beyond their calibrated ranges; calibrate on data that reaches further"
                 )
+        if self.by_values:
+            yield (
+                f"values decide how many rows {_listed(self.by_values)} has, so that rows are not "
+                "compared"
+            )
+        for each in self._agreed:
+            if not each.compared:
+                yield (
+                    f"no sample has a value of '{each.output}' above {each.threshold:g}, so that "
+                    "none shows what it detects"
+                )
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow_inputs[:_NAMED]:
@@ -280,7 +299,11 @@ class Fidelity(JsonRecord):
 
 
 def compare_outputs(
-    samples: int, names: Sequence[str], real: Arrays, quantized: Arrays
+    samples: int,
+    names: Sequence[str],
+    real: Arrays,
+    quantized: Arrays,
+    evidence: Mapping[str, Evidence] = MappingProxyType({}),
 ) -> Fidelity:
     """Compare the outputs of the float and of the quantized model.
 
@@ -289,7 +312,10 @@ def compare_outputs(
         names: names of the outputs.
         real: outputs of the float model.
         quantized: outputs of the quantized model.
+        evidence: output -> what is known of it besides its values.
     """
+    left = tuple(by_values(names, evidence))
+    names, real, quantized = compared_outputs(names, real, quantized, evidence)
     outputs, not_finite, collapsed = [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
@@ -307,7 +333,8 @@ def compare_outputs(
         tuple(not_finite),
         collapsed=tuple(collapsed),
         equal_shares=equal_shares(*read),
-        agreements=output_agreements(*read),
+        agreements=output_agreements(*read, evidence),
+        by_values=left,
     )
 
 

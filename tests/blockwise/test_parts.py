@@ -66,7 +66,7 @@ def test_a_recorded_partition_gives_the_same_bytes_with_any_memory(
         (PARTS[1:], BLOCK, r"begin with 'layers\.1\.norm', which is not where a part"),
         ([*PARTS[:1], "layers.7"], BLOCK, r"begin with 'layers\.7', which is not where a part"),
         ([PARTS[0], *PARTS[:0:-1]], BLOCK, r"begin with 'layers\.1\.norm', which is not where"),
-        ([PARTS[0]] * 2, BLOCK, "it must be a list of different names of nodes"),
+        ([PARTS[0]] * 2, BLOCK, "it must be a list of different names"),
         ("stem", BLOCK, "parts is 'stem'; it must be a list"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.output_evidence import evidence_of_model
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
@@ -30,6 +31,7 @@ from qtool.core import plugins, value_names
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.on_use import load
 from qtool.core.option_names import TARGET_MACHINES
+from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
 from qtool.planning.plan import Execution
 from qtool.verification import Coverage, SelfCheck
@@ -97,6 +99,9 @@ class ReadableOnnx:
 
     def input_ranges(self) -> dict[str, tuple[float, float]]:
         return input_ranges(self.path)
+
+    def output_evidence(self) -> dict[str, Evidence]:
+        return evidence_of_model(OnnxModel.of(self.path))
 
     def known_sizes(self) -> dict[str, int]:
         try:

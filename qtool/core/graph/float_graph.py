@@ -39,6 +39,7 @@ class FloatGraph:
         size_conditions: sentences on further conditions that sizes must meet, because the model
             branches on them.
         metadata: metadata of the file that it was captured from.
+        labels: number of classes that the user's labels show; 0 without whole numbers as labels.
         device: the device of the user's model. The module is on the CPU; runs over samples take a
             copy on this device (`on_device`).
     """
@@ -51,6 +52,7 @@ class FloatGraph:
     dims: dict[str, str]
     size_conditions: tuple[str, ...] = ()
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
+    labels: int = 0
     device: torch.device = CPU
 
     @property

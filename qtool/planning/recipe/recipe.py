@@ -5,6 +5,7 @@
     recover = ["gptq"]           # or: exactly these steps
     slow_layers = "integer"      # also layers that are better in float; "float" by default
     parts = ["stem", "layer3"]   # where the parts begin that are trained one by one
+    outputs = ["y=numbers"]      # what an output is, where nothing in the model says so
 
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
@@ -65,7 +66,10 @@ DEFAULT_ACCURACY = "balanced"
 OPERATOR = "op:"
 """In front of an operator among the nodes to ignore."""
 
-_RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "parts", "rules")
+OUTPUT_KINDS = ("class", "token", "pixel", "threshold", "detection", "cosine", "numbers")
+"""What an output may be called; `qtool.metrics.output_kind` says what each is."""
+
+_RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "parts", "outputs", "rules")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class Recipe:
         slow_layers: one of SLOW_LAYERS.
         parts: names of the nodes that the parts of the network begin with which a block-wise
             conversion trains one by one; () for its blocks.
+        outputs: what outputs are, as "NAME=KIND" with one of `OUTPUT_KINDS`, by which they are
+            judged.
     """
 
     JSON_FORM: ClassVar[str] = "a recipe, as in a .json recipe file"
@@ -90,6 +96,7 @@ class Recipe:
     recover: tuple[str, ...] | None = None
     slow_layers: str = FLOAT_LAYERS
     parts: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         named: Any = (
@@ -107,7 +114,15 @@ class Recipe:
             isinstance(steps, tuple) and all(isinstance(name, str) for name in steps)
         ):
             raise PlanError(f"recover is {steps!r}; it must be a list of step names")
-        object.__setattr__(self, "parts", _part_names(self.parts))
+        object.__setattr__(self, "parts", _names("parts", self.parts))
+        object.__setattr__(self, "outputs", _names("outputs", self.outputs))
+        for each in self.outputs:
+            name, _, kind = each.rpartition("=")
+            if not name or kind not in OUTPUT_KINDS:
+                raise PlanError(
+                    f"outputs has {each!r}; each is NAME=KIND, with one of "
+                    f"{comma_separated(OUTPUT_KINDS)}"
+                )
 
     @classmethod
     def of(
@@ -150,6 +165,7 @@ class Recipe:
             _resolve("recover", _step_names(source.get("recover")), _step_names(recover), None),
             source.get("slow_layers", FLOAT_LAYERS),
             source.get("parts", ()),
+            source.get("outputs", ()),
         )
 
     @classmethod
@@ -178,7 +194,14 @@ class Recipe:
             header["slow_layers"] = self.slow_layers
         if self.parts:
             header["parts"] = list(self.parts)
+        if self.outputs:
+            header["outputs"] = list(self.outputs)
         return header
+
+    @property
+    def output_kinds(self) -> dict[str, str]:
+        """Output -> what the user calls it."""
+        return {name: kind for name, _, kind in (each.rpartition("=") for each in self.outputs)}
 
     def choices(
         self, nodes: Mapping[str, str], layers: Mapping[str, str] | None = None
@@ -242,7 +265,7 @@ def _step_names(value: Any) -> Any:
     return tuple(value) if is_list else value
 
 
-def _part_names(value: Any) -> tuple[str, ...]:
+def _names(key: str, value: Any) -> tuple[str, ...]:
     """Return a list of names as a tuple.
 
     Raises:
@@ -250,7 +273,7 @@ def _part_names(value: Any) -> tuple[str, ...]:
     """
     listed = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     if not listed or len(set(value)) < len(value):
-        raise PlanError(f"parts is {value!r}; it must be a list of different names of nodes")
+        raise PlanError(f"{key} is {value!r}; it must be a list of different names")
     return tuple(value)
 
 

@@ -20,6 +20,7 @@ from qtool.backends.readable_file import (
 from qtool.backends.session import Clock, PortInfo, time_calls
 from qtool.core.errors import VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
+from qtool.core.output_evidence import Evidence, Operator, output_evidence, reads_images
 from qtool.core.types import Array
 from qtool.plugins.tflite import deployment, litert
 from qtool.plugins.tflite.coverage import tflite_coverage
@@ -169,6 +170,30 @@ class ReadableTflite:
 
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         return self.file.input_ranges()
+
+    def output_evidence(self) -> dict[str, Evidence]:
+        model, conversion = self.file.model, self.conversion()
+        names = tensor_names(model)
+        operators = (
+            Operator(
+                each.name,
+                " ".join(names[i] for i in (*each.outputs[:1], *each.inputs) if i >= 0),
+                list(map(str, each.inputs)),
+                list(map(str, each.outputs)),
+            )
+            for each in model.operators
+        )
+        known = output_evidence(
+            operators,
+            list(map(str, model.inputs)),
+            list(map(str, model.outputs)),
+            Evidence(reads_images=reads_images(p.shape for p in self.file.inputs)),
+        )
+        kinds = {} if conversion is None else conversion.info.recipe.output_kinds
+        return {
+            port.name: known[str(i)]._replace(kind=kinds.get(port.name, ""))
+            for port, i in zip(self.file.outputs, model.outputs, strict=True)
+        }
 
     def known_sizes(self) -> Mapping[str, int]:
         return {}

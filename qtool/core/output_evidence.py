@@ -1,0 +1,195 @@
+"""What a network says of its outputs: what reads them, which layer they come from, and whether
+values of the input decide how many rows they have, or in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+BY_VALUES = -1
+"""`rows` of an output whose number of rows depends on values."""
+
+_VIEWS = frozenset(
+    """
+    alias cast clone contiguous copy detach expand flatten identity interpolate permute
+    reshape resize resizebilinear resizenearestneighbor slice squeeze t to tocopy transpose
+    unsqueeze upsamplebicubic2d upsamplebilinear2d upsamplenearest2d view dequantizelinear
+    quantizelinear dequantize quantize
+    """.split()
+)
+"""Operators behind which an output is what it was before."""
+_POINTWISE = frozenset(
+    """
+    add biasadd clamp clip logsoftmax log hardsigmoid logistic mul relu sigmoid softmax sub tanh
+    """.split()
+)
+"""Operators behind which it still comes from the same layer."""
+_SELECT = frozenset(
+    """
+    compress maskedselect nms nonmaxsuppression nonmaxsuppressionv4 nonmaxsuppressionv5
+    nonzero unique unique2 uniqueconsecutive uniquedim where1
+    """.split()
+)
+_FIXED = frozenset(
+    """
+    shape size symsize symsizeint
+    """.split()
+)
+"""Operators whose results do not depend on the values of what they read."""
+_WRITES = ("scatter", "indexput", "maskedscatter", "maskedfill")
+"""Operators whose results have the rows of their first input."""
+_RECURRENT = ("lstm", "gru", "rnn")
+
+
+class Operator(NamedTuple):
+    """An operator of a file or of a graph.
+
+    Attributes:
+        kind: its type, as "Softmax" or "log_softmax.int".
+        name: its name, and those of its weights.
+        inputs: names of the tensors that it reads, "" for an omitted one.
+        outputs: names of the tensors that it computes.
+        count: how many values TopK selects; 0 of others and where it is not known.
+    """
+
+    kind: str
+    name: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    count: int = 0
+
+
+class Evidence(NamedTuple):
+    """What is known of an output besides its values.
+
+    Attributes:
+        layer: names of the layer that it comes from and of its weights.
+        ending: kind of the operator that computes it, "sigmoid" for instance.
+        uses: kinds of the operators that read it, "argmax" for instance.
+        is_state: whether it is the state of a recurrent layer.
+        rows: BY_VALUES, or how many rows were selected by TopK; 0 of others.
+        classes: number of names of classes in the metadata of the file; 0 without.
+    labels: number of classes that the user's labels show; 0 without whole numbers as labels.
+        reads_images: whether the model has an input [samples, 3, height, width], in any layout.
+        kind: what the user calls it; "" where he does not.
+    """
+
+    layer: str = ""
+    ending: str = ""
+    uses: frozenset[str] = frozenset()
+    is_state: bool = False
+    rows: int = 0
+    classes: int = 0
+    labels: int = 0
+    reads_images: bool = False
+    kind: str = ""
+
+
+def reads_images(shapes: Iterable[Sequence[object]]) -> bool:
+    """Return whether an input has one of these shapes: four sizes, one of them three channels."""
+    return any(len(shape) == 4 and 3 in (shape[1], shape[3]) for shape in shapes)
+
+
+def kind_name(kind: str) -> str:
+    """Return the type of an operator in small letters, without namespace, overload and marks; of
+    a part of several, joined by "+", the one that decides on rows, else the last."""
+    plain = kind.rpartition("::")[2].partition(".")[0].replace("_", "").lower()
+    parts = plain.split("+")
+    return next((each for each in parts if each in _SELECT), parts[-1])
+
+
+def output_evidence(
+    operators: Iterable[Operator],
+    inputs: Iterable[str],
+    outputs: Sequence[str],
+    common: Evidence = Evidence(),  # noqa: B008  # it is frozen
+    kinds: Mapping[str, str] | None = None,
+) -> dict[str, Evidence]:
+    """Return what is known of each output.
+
+    Args:
+        operators: in the order in which they run.
+        inputs, outputs: names of tensors.
+        common: what is known of all of them.
+        kinds: output -> what the user calls it.
+    """
+    nodes = [each._replace(kind=kind_name(each.kind)) for each in operators]
+    makers = {name: node for node in nodes for name in node.outputs}
+    rows = _rows(nodes, inputs)
+    readers: dict[str, list[Operator]] = {}
+    for node in nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    return {
+        name: common._replace(
+            layer=_layer(name, makers),
+            ending=_ending(name, makers),
+            uses=frozenset(_uses(name, makers, readers)),
+            is_state=_is_state(name, makers),
+            rows=rows.get(name, 0),
+            kind=(kinds or {}).get(name, ""),
+        )
+        for name in outputs
+    }
+
+
+def _rows(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str, int]:
+    """Return the tensors whose rows values decide, see `Evidence.rows`."""
+    data, rows = set(inputs), dict[str, int]()
+    for node in nodes:
+        if node.kind in _FIXED or not data.intersection(node.inputs):
+            continue
+        data.update(node.outputs)
+        read = node.inputs[:1] if node.kind.startswith(_WRITES) else node.inputs
+        known = {rows[name] for name in read if name in rows}
+        if node.kind in _SELECT or BY_VALUES in known:
+            own = BY_VALUES
+        else:
+            own = node.count or max(known, default=0)
+        if own:
+            rows.update(dict.fromkeys(node.outputs, own))
+    return rows
+
+
+def _views(name: str, makers: Mapping[str, Operator]) -> Iterator[str]:
+    """Yield a tensor and those that it is a view of."""
+    yield name
+    while (node := makers.get(name)) is not None and node.kind in _VIEWS and node.inputs:
+        name = node.inputs[0]
+        yield name
+
+
+def _uses(
+    name: str, makers: Mapping[str, Operator], readers: Mapping[str, Sequence[Operator]]
+) -> Iterator[str]:
+    """Yield the kinds of the operators that read a tensor, or what it is a view of; what a softmax
+    reads is read as its result is."""
+    for each in _views(name, makers):
+        waiting = [each]
+        while waiting:
+            for node in readers.get(waiting.pop(), ()):
+                if node.kind in _VIEWS:
+                    waiting += node.outputs
+                else:
+                    yield node.kind
+
+
+def _layer(name: str, makers: Mapping[str, Operator]) -> str:
+    """Return the names of the layer that a tensor comes from."""
+    while (node := makers.get(name)) is not None:
+        if node.kind not in _VIEWS | _POINTWISE:
+            return node.name
+        computed = [each for each in node.inputs if each in makers]
+        name = computed[0] if computed else ""
+    return ""
+
+
+def _ending(name: str, makers: Mapping[str, Operator]) -> str:
+    *_, last = _views(name, makers)
+    return makers[last].kind if last in makers else ""
+
+
+def _is_state(name: str, makers: Mapping[str, Operator]) -> bool:
+    *_, last = _views(name, makers)
+    node = makers.get(last)
+    return node is not None and node.kind.startswith(_RECURRENT) and last != node.outputs[0]

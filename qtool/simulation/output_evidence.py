@@ -1,0 +1,82 @@
+"""What a graph says of its outputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.file_parts import part_kind
+from qtool.core.output_evidence import BY_VALUES, Evidence, Operator, output_evidence, reads_images
+
+
+def evidence_of_graph(graph: FloatGraph, kinds: Mapping[str, str]) -> dict[str, Evidence]:
+    """Return what is known of each output of a float graph.
+
+    Args:
+        graph: the graph.
+        kinds: output -> what the user calls it, as its recipe has it.
+    """
+    ends = list(zip(G.output_nodes(graph.graph), graph.outputs, strict=True))
+    known = output_evidence(
+        _operators(graph.graph),
+        [node.name for node in G.placeholders(graph.graph)],
+        [node.name for node, _ in ends],
+        Evidence(
+            classes=graph.metadata.classes,
+            labels=graph.labels,
+            reads_images=reads_images(i.shape for i in graph.inputs),
+        ),
+    )
+    return {name: known[node.name]._replace(kind=kinds.get(name, "")) for node, name in ends}
+
+
+def float_outputs_by_rows(graph: FloatGraph) -> list[bool]:
+    """Return of each float output whether the input decides how many rows it has."""
+    evidence = evidence_of_graph(graph, {})
+    pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
+    return [evidence[name].rows == BY_VALUES for node, name in pairs if G.is_float(node)]
+
+
+def _operators(graph: fx.Graph) -> Iterator[Operator]:
+    """Yield each call; that of several results has those that are used as its outputs."""
+    for node in G.calls(graph):
+        if _is_part(node):
+            continue
+        parts: dict[Any, str] = {u.args[1]: u.name for u in node.users if _is_part(u)}
+        outputs = [parts.get(i, "") for i in range(1 + max(parts))] if parts else [node.name]
+        inputs = [each.name for each in node.all_input_nodes]
+        stored = [str(n.target) for n in node.all_input_nodes if n.op == "get_attr"]
+        kind = "nonzero" if _selects(node) else part_kind(node) or _name(node.target)
+        yield Operator(
+            kind, " ".join((G.name_of(node), *stored)), inputs, outputs, _count(node, kind)
+        )
+
+
+def _selects(node: fx.Node) -> bool:
+    """Return whether a node takes the rows for which a mask is true."""
+    masks = (n for n in node.all_input_nodes[1:] if G.is_tensor(n))
+    return _name(node.target) == "aten::index" and any(G.value(n).dtype == torch.bool for n in masks)
+
+
+def _is_part(node: fx.Node) -> bool:
+    return node.target is operator.getitem
+
+
+def _name(target: Any) -> str:
+    return str(target._schema.name) if hasattr(target, "_schema") else str(target)
+
+
+def _count(node: fx.Node, kind: str) -> int:
+    """Return how many values TopK selects; 0 of other operators, and where a size is open."""
+    if "topk" not in kind.lower():
+        return 0
+    before, after = G.shape(node.all_input_nodes[0]), G.value(node)[0].shape
+    sizes = zip(before, after, strict=False)
+    known = ((b if isinstance(b, int) else -1, a) for b, a in sizes if isinstance(a, int))
+    return next((a for b, a in known if a != b), 0)
