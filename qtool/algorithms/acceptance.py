@@ -292,9 +292,7 @@ def measure_errors(
                     runs[network_hash] = Executor(graph, device=device)
                 run = runs[network_hash]
                 values = [t for t in run.output_values(moved, run.points) if t.is_floating_point()]
-                errors = _errors(
-                    targets, _comparable(values, by_rows), graph.size_of(batch)
-                )
+                errors = _errors(targets, _comparable(values, by_rows), graph.size_of(batch))
                 if tokens is not None:
                     errors = replace(errors, loss=tokens.losses(graph, moved, values))
                 cache[network_hash, content] = errors

@@ -35,6 +35,7 @@ from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.consumers import cache_note
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.torch.example_inputs import is_default
+from qtool.metrics.labels import classes_in
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
 EXAMPLE_SAMPLES = 4  # of a conversion without data
@@ -90,11 +91,9 @@ def labelled_classes(data: Any, arguments: int) -> int:
         labels = getattr(data, "labels", None)
         if labels is None:
             labels = _extra(data[0] if isinstance(data, list) else data.dataset[0], arguments)
-        numbers = np.asarray(labels)
     except Exception:  # noqa: BLE001  # the user's code; its errors show when it is read
         return 0
-    whole = numbers.dtype.kind in "iu" and numbers.ndim < 2 and numbers.size
-    return 1 + int(numbers.max()) if whole else 0
+    return classes_in(labels)
 
 
 def _extra(item: Any, arguments: int) -> Any:

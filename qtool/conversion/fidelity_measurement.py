@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +18,8 @@ from qtool.core.graph import FloatGraph
 from qtool.core.output_evidence import Evidence
 from qtool.core.quant_params import ROUNDED
 from qtool.core.types import Array, Dynamic
-from qtool.metrics.matched_rows import by_values, compared_outputs
-from qtool.metrics.output_agreement import (
-    OutputAgreement,
-    OutputShare,
-    equal_shares,
-    output_agreements,
-)
-from qtool.metrics.output_errors import OutputErrors, samples_first
+from qtool.metrics.compared_batches import ComparedBatches
+from qtool.metrics.output_errors import OutputErrors
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
@@ -43,9 +37,7 @@ from qtool.verification.estimate import (
     Reach,
     estimate_outputs,
 )
-from qtool.verification.fidelity import without_caches
 
-COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme
 
 
@@ -184,26 +176,19 @@ def measure_estimate(
     # the simulation may not take a single sample, and a file of a fixed batch does not
     apart = dynamic and file is not None and model.graph.batches_are_samples
     padding, evidence = padding_of(model.graph), _evidence(model)
-    names = model.graph.outputs
-    left = by_values(names, evidence)
-    kept = [name for name in names if name not in left]
+    compared = ComparedBatches(model.graph.outputs, evidence)
+    batched = ComparedBatches(model.graph.outputs, evidence, 0)
     together = list[OutputErrors]()
-    parts, reasons, clipped, left = [], list[Array](), [], COMPARED
-    compared = list[tuple[Sequence[Array], Sequence[Array]]]()
+    parts, reasons, clipped = [], list[Array](), []
     for batch in samples.batches:
         inputs = batch.arrays()
         real, coded = model.run_float(batch), run(inputs)
         if apart and (rows := _one_by_one(run, inputs, coded, batch.size)):
             whole = padding.strip(inputs, real), padding.strip(inputs, coded)
-            _, expected, actual = compared_outputs(names, *whole, evidence)
-            together.append(OutputErrors.of(kept, expected, actual, batch.size))
+            together.append(batched.add(*whole, batch.size))
             coded = rows
         pair = padding.strip(inputs, real), padding.strip(inputs, coded)
-        _, expected, actual = compared_outputs(names, *pair, evidence)
-        parts.append(OutputErrors.of(kept, expected, actual, batch.size))
-        left -= sum(a.size for a in expected)
-        if left >= 0 or not compared:
-            compared.append((_rows(expected, batch.size), _rows(actual, batch.size)))
+        parts.append(compared.add(*pair, batch.size))
         reasons.append(_extremes(inputs, parts[-1].signal.shape[1]))
         clipped.append(_beyond_range(model, inputs, real))
     if not parts:
@@ -215,14 +200,13 @@ def measure_estimate(
     size = max(b.size for b in samples.batches)
     in_batches = None
     if len(together) == len(parts):
-        batched = estimate_outputs(OutputErrors.joined(together), samples.kind)
-        in_batches = None if size == 1 else InBatches(size, batched.median_db)
+        in_whole = estimate_outputs(OutputErrors.joined(together), samples.kind)
+        in_batches = None if size == 1 else InBatches(size, in_whole.median_db)
         size = 1
-    agreements, equal = _agreement(kept, compared, evidence)
     return replace(
         estimate,
-        agreements=agreements,
-        equal_shares=equal,
+        agreements=compared.agreements(),
+        equal_shares=compared.equal_shares(),
         beyond=samples.beyond,
         reach=samples.reach,
         place="" if file is None else file.place,
@@ -252,35 +236,6 @@ def _one_by_one(
         a.shape[1:] == w.shape[1:] for c, w in zip(columns, whole, strict=True) for a in c
     )
     return [np.concatenate(column) for column in columns] if fitting else []
-
-
-def _agreement(
-    names: Sequence[str],
-    batches: Sequence[tuple[Sequence[Array], Sequence[Array]]],
-    evidence: Mapping[str, Evidence],
-) -> tuple[tuple[OutputAgreement, ...], tuple[OutputShare, ...]]:
-    """Return what several batches agree in, of outputs with the same shape but for the samples."""
-    sides = []
-    for side in (0, 1):
-        columns = list(zip(*(batch[side] for batch in batches), strict=True))
-        sides.append(list(map(_joined, columns)))
-    read = without_caches(names, sides[0], sides[1])
-    return output_agreements(*read, evidence), equal_shares(*read)
-
-
-def _rows(outputs: Sequence[Array], samples: int) -> list[Array]:
-    """Return outputs with a row for each of so many samples, where they have an axis of them."""
-    return [samples_first(output, samples) for output in outputs]
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    """Return the output of several batches: texts of other lengths as one, else the first."""
-    first = arrays[0]
-    if first.ndim and len({a.shape[1:] for a in arrays}) == 1:
-        return np.concatenate(arrays)
-    if first.ndim == 3 and len({a.shape[2:] for a in arrays}) == 1:
-        return np.concatenate([a.reshape(1, -1, a.shape[2]) for a in arrays], 1)
-    return first
 
 
 def _simulated(model: FakeQuantized) -> Callable[[Sequence[Array]], Sequence[Array]]:

@@ -9,32 +9,24 @@ from typing import NamedTuple
 BY_VALUES = -1
 """`rows` of an output whose number of rows depends on values."""
 
-_VIEWS = frozenset(
-    """
-    alias cast clone contiguous copy detach expand flatten identity interpolate permute
-    reshape resize resizebilinear resizenearestneighbor slice squeeze t to tocopy transpose
-    unsqueeze upsamplebicubic2d upsamplebilinear2d upsamplenearest2d view dequantizelinear
-    quantizelinear dequantize quantize
-    """.split()
-)
-"""Operators behind which an output is what it was before."""
-_POINTWISE = frozenset(
-    """
-    add biasadd clamp clip logsoftmax log hardsigmoid logistic mul relu sigmoid softmax sub tanh
-    """.split()
-)
-"""Operators behind which it still comes from the same layer."""
-_SELECT = frozenset(
-    """
-    compress maskedselect nms nonmaxsuppression nonmaxsuppressionv4 nonmaxsuppressionv5
-    nonzero unique unique2 uniqueconsecutive uniquedim where1
-    """.split()
-)
-_FIXED = frozenset(
-    """
-    shape size symsize symsizeint
-    """.split()
-)
+_VIEWS = """
+    alias cast clone contiguous copy dequantize dequantizelinear detach expand flatten identity
+    interpolate permute quantize quantizelinear reshape resize resizebilinear resizenearestneighbor
+    slice squeeze t to tocopy transpose unsqueeze upsamplebicubic2d upsamplebilinear2d
+    upsamplenearest2d view
+"""
+_POINTWISE = """
+    add biasadd clamp clip hardsigmoid log logistic logsoftmax mul relu sigmoid softmax sub tanh
+"""
+_SELECT = """
+    compress maskedselect nms nonmaxsuppression nonmaxsuppressionv4 nonmaxsuppressionv5 nonzero
+    unique unique2 uniqueconsecutive uniquedim
+"""
+VIEWS, SELECT = frozenset(_VIEWS.split()), frozenset(_SELECT.split())
+"""Operators behind which an output is what it was before; whose number of rows values decide."""
+IN_LAYER = VIEWS | frozenset(_POINTWISE.split())
+"""Operators behind which an output still comes from the same layer."""
+_FIXED = frozenset({"shape", "size", "symsize", "symsizeint"})
 """Operators whose results do not depend on the values of what they read."""
 _WRITES = ("scatter", "indexput", "maskedscatter", "maskedfill")
 """Operators whose results have the rows of their first input."""
@@ -49,14 +41,14 @@ class Operator(NamedTuple):
         name: its name, and those of its weights.
         inputs: names of the tensors that it reads, "" for an omitted one.
         outputs: names of the tensors that it computes.
-        count: how many values TopK selects; 0 of others and where it is not known.
+        selected: how many values TopK selects; 0 of others and where it is not known.
     """
 
     kind: str
     name: str
     inputs: Sequence[str]
     outputs: Sequence[str]
-    count: int = 0
+    selected: int = 0
 
 
 class Evidence(NamedTuple):
@@ -95,7 +87,7 @@ def kind_name(kind: str) -> str:
     a part of several, joined by "+", the one that decides on rows, else the last."""
     plain = kind.rpartition("::")[2].partition(".")[0].replace("_", "").lower()
     parts = plain.split("+")
-    return next((each for each in parts if each in _SELECT), parts[-1])
+    return next((each for each in parts if each in SELECT), parts[-1])
 
 
 def output_evidence(
@@ -142,10 +134,10 @@ def _rows(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str, int]:
         data.update(node.outputs)
         read = node.inputs[:1] if node.kind.startswith(_WRITES) else node.inputs
         known = {rows[name] for name in read if name in rows}
-        if node.kind in _SELECT or BY_VALUES in known:
+        if node.kind in SELECT or BY_VALUES in known:
             own = BY_VALUES
         else:
-            own = node.count or max(known, default=0)
+            own = node.selected or max(known, default=0)
         if own:
             rows.update(dict.fromkeys(node.outputs, own))
     return rows
@@ -154,7 +146,7 @@ def _rows(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str, int]:
 def _views(name: str, makers: Mapping[str, Operator]) -> Iterator[str]:
     """Yield a tensor and those that it is a view of."""
     yield name
-    while (node := makers.get(name)) is not None and node.kind in _VIEWS and node.inputs:
+    while (node := makers.get(name)) is not None and node.kind in VIEWS and node.inputs:
         name = node.inputs[0]
         yield name
 
@@ -168,7 +160,7 @@ def _uses(
         waiting = [each]
         while waiting:
             for node in readers.get(waiting.pop(), ()):
-                if node.kind in _VIEWS:
+                if node.kind in VIEWS:
                     waiting += node.outputs
                 else:
                     yield node.kind
@@ -177,7 +169,7 @@ def _uses(
 def _layer(name: str, makers: Mapping[str, Operator]) -> str:
     """Return the names of the layer that a tensor comes from."""
     while (node := makers.get(name)) is not None:
-        if node.kind not in _VIEWS | _POINTWISE:
+        if node.kind not in IN_LAYER:
             return node.name
         computed = [each for each in node.inputs if each in makers]
         name = computed[0] if computed else ""

@@ -27,7 +27,12 @@ from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, WorstSample, summarize
-from qtool.evaluation.measure.output_pass import FirstBatches, Reference
+from qtool.evaluation.measure.output_pass import (
+    Agreements,
+    FirstBatches,
+    Reference,
+    Yardsticks,
+)
 from qtool.evaluation.measurement import Measurement, runtime_of
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
@@ -103,11 +108,18 @@ def build_report(
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
+    yardsticks = Yardsticks()
     bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
     measured = measure_outputs(
-        files, data, reference=reference, first=first, store=store, progress=bar
+        *(files, data),
+        reference=reference,
+        first=first,
+        store=store,
+        progress=bar,
+        yardsticks=yardsticks,
     )
-    accuracy = summarize(measured, options.labels, names=names)
+    agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
+    accuracy = summarize(measured, options.labels, names=names, agreements=agreements)
     if options.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [coverage_of(store, i, f) for i, f in enumerate(opened)]
@@ -123,7 +135,7 @@ def build_report(
     )
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
-        accuracy = summarize(measured, options.labels, user, names)
+        accuracy = summarize(measured, options.labels, user, names, agreements)
     if hasattr(data, "sample_names"):
         accuracy = _named(accuracy, data.sample_names())
     size = subjects[0].size_bytes

@@ -27,7 +27,13 @@ from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
+from qtool.evaluation.measure.output_pass import (
+    Agreements,
+    Arrays,
+    Reference,
+    Yardsticks,
+    measure_arrays,
+)
 from qtool.evaluation.measurement import Measurement, runtime_of
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
@@ -79,11 +85,15 @@ def evaluate_files(
     inputs = reference.session.inputs
     stream = Feeder(reference.session).feed(data, progress, ranks.check)
     first = next(stream, None)
-    own = None
+    own, yardsticks = None, Yardsticks()
     if first is not None or not ranks.is_distributed:
         batches = stream if first is None else chain([first], stream)
         own = measure_arrays(
-            files, batches, runtime=runtime, reference=reference, contexts=contexts
+            *(files, batches),
+            runtime=runtime,
+            reference=reference,
+            contexts=contexts,
+            yardsticks=yardsticks,
         )
     share = None if labels is None else np.asarray(labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
@@ -92,7 +102,8 @@ def evaluate_files(
     user: tuple[Metric, ...] = ()
     if function is not None:
         user = user_metrics(function, files, where, lower_is_better, runtime)
-    accuracy = summarize(measured, numbers, user)
+    agreements = Agreements() if ranks.is_distributed else yardsticks.agreements()
+    accuracy = summarize(measured, numbers, user, agreements=agreements)
     compared = (float_file if baseline is None else baseline.timed, int8_file)
     if first is None:
         raise DataError("rank 0 has no data to time", DataEdit("give at least one batch"))

@@ -16,8 +16,10 @@ from qtool.evaluation.summary_rows import (
     metric_rows,
     size_row,
     sqnr_row,
+    yardstick_rows,
 )
 from qtool.metrics.metric import Metric
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.verification.fidelity import OutputSqnr
 
 
@@ -65,7 +67,7 @@ class Evaluation(Result):
         baseline: the float file of the latency, see `Baseline.name`.
         timed_in: where the latency was measured, if it has to be said, see `runtime_of`.
         outputs: SQNR of each of several outputs, in the order of the model.
-        kl: see `ModelAccuracy`.
+        kl, yardsticks: see `ModelAccuracy`.
     """
 
     samples: int
@@ -86,6 +88,7 @@ class Evaluation(Result):
     timed_in: str = ""
     outputs: tuple[OutputSqnr, ...] = ()
     kl: float | None = None
+    yardsticks: tuple[OutputAgreement, ...] = ()
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
@@ -99,6 +102,7 @@ class Evaluation(Result):
             sqnr_row(self.sqnr_db, samples, self.outputs),
             *metric_rows(self.metrics),
             *([] if agreement is None else [agreement]),
+            *yardstick_rows(self.yardsticks),
             integer_row(own.integer_mac_share, own.integer_weight_mac_share, own.unknown_operators),
         ]
         warnings = (
@@ -148,4 +152,5 @@ def make_evaluation(measured: Measurement) -> Evaluation:
         (*quantization_warnings(measured.files[1]), *accuracy.warnings),
         outputs=outcome.outputs,
         kl=outcome.kl,
+        yardsticks=outcome.yardsticks,
     )

@@ -34,7 +34,13 @@ from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.distributed import current
 from qtool.evaluation.language_model import POSITIONS
-from qtool.evaluation.measure.output_pass import Arrays, FirstBatches, Reference, measure_arrays
+from qtool.evaluation.measure.output_pass import (
+    Arrays,
+    FirstBatches,
+    Reference,
+    Yardsticks,
+    measure_arrays,
+)
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.sample_statistics import SampleStatistics
@@ -178,6 +184,7 @@ def measure_outputs(
     store: Store | None = None,
     progress: Progress = no_progress,
     contexts: Sequence[int] | None = None,
+    yardsticks: Yardsticks | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch; see `measure_arrays`, which takes batches as arrays.
 
@@ -193,6 +200,7 @@ def measure_outputs(
         first=first,
         store=store,
         contexts=contexts,
+        yardsticks=yardsticks,
     )
 
 

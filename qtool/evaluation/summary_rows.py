@@ -11,6 +11,7 @@ from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.metrics.metric import Metric
+from qtool.metrics.output_agreement import OutputAgreement, agreements_text
 from qtool.verification.coverage import unknown_work
 from qtool.verification.fidelity import OutputSqnr, outputs_text
 
@@ -88,6 +89,12 @@ def agreement_row(
     return "agreement", text if kl is None else f"{text}, KL divergence {kl:.2g}"
 
 
+def yardstick_rows(yardsticks: Sequence[OutputAgreement]) -> list[Row]:
+    """Return what outputs that are no scores of classes or tokens agree in."""
+    text = agreements_text(yardsticks, len(yardsticks) > 1)
+    return [("agreement", text)] if text else []
+
+
 def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
     """Return metrics, then agreement with the reference; of a file that was measured alone, its
     metrics."""
@@ -99,7 +106,8 @@ def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list
         share, accuracy.scores, accuracy.samples, accuracy.tokens, accuracy.models[model].kl
     )
     rows = list(metric_rows(accuracy.metrics, model, name))
-    return rows if agreement is None else [*rows, agreement]
+    rows += [] if agreement is None else [agreement]
+    return rows + yardstick_rows(accuracy.models[model].yardsticks)
 
 
 def integer_row(

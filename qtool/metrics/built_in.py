@@ -38,7 +38,7 @@ def built_in_metrics(
 def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float) -> list[Metric]:
     check_labels(labels, measured.samples)
     labels = labels.reshape(-1)
-    if measured.scores != CLASSES:
+    if not measured.n_classes:
         raise DataError(
             "labels need [samples, classes] scores as the first output",
             BY_FUNCTION,

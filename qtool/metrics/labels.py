@@ -39,6 +39,16 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
         )
 
 
+def classes_in(labels: object) -> int:
+    """Return how many classes labels show: whole numbers, one per sample; 0 of other labels."""
+    try:
+        numbers = np.asarray(labels)
+    except ValueError:  # of different lengths
+        return 0
+    whole = numbers.dtype.kind in "iu" and numbers.ndim < 2 and numbers.size
+    return 1 + int(numbers.max()) if whole else 0
+
+
 def check_no_names(labels: ArrayLike) -> None:
     """Raise DataError if labels are names of classes."""
     names = np.asarray(labels).reshape(-1)

@@ -151,6 +151,14 @@ class OutputAgreement(NamedTuple):
         return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
 
 
+def agreements_text(agreements: Sequence[OutputAgreement], several: bool) -> str:
+    """Return what outputs agree in, with their names where there are several."""
+    return ", ".join(
+        f"{each.output}: {each.with_interval()}" if several else each.with_interval()
+        for each in agreements
+    )
+
+
 class OutputShare(NamedTuple):
     """A share, 0 to 1, of the values of one output."""
 

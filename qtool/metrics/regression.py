@@ -32,7 +32,7 @@ def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | 
     if array.dtype.kind not in "biuf" or not array.ndim or measured.scores not in ("", CLASSES):
         return None
     flat = array.reshape(len(array), -1).astype(np.float64)
-    if np.isin(flat, (0, 1)).all() or (measured.scores == CLASSES and flat.shape[1] == 1):
+    if np.isin(flat, (0, 1)).all() or (measured.n_classes and flat.shape[1] == 1):
         return None
     if len(flat) != measured.samples:
         raise DataError(

@@ -31,7 +31,7 @@ class SampleStatistics:
     """Numbers per sample, for every file.
 
     Attributes:
-        classes: [files, n, 0 to 5] best classes; none if the first output is not class scores.
+        classes: [files, n, 0 to 5] best classes; none if the first output cannot be class scores.
         signals: [n, outputs] sum of squares of the float outputs of the first file; of the logits
             alone for a language model. 0 where the first file gives NaN or Inf.
         noises: [files, n, outputs] sum of squared differences from the first file; Inf where a
@@ -47,8 +47,8 @@ class SampleStatistics:
             of varying size.
         outside: [files, n] share of the values of inputs that are outside the ranges of a file's
             scales, 0 to 1.
-        n_classes: number of classes of the first output; 0 without class scores.
-        scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
+        n_classes: number of classes of the first output if it is one of [samples, classes]; else 0.
+        scores: CLASSES, TOKENS, NEXT_TOKENS, or "" where nothing says that the output is scores.
         outputs: names of the outputs in `signals`, in the order of the model.
     """
 
@@ -84,6 +84,16 @@ class SampleStatistics:
         """Return bool [files, n], whether the label is among the best `count` classes."""
         among: Array = (self.classes[:, :, :count] == labels.reshape(1, -1, 1)).any(2)
         return among
+
+    def with_classes(self) -> SampleStatistics:
+        """Return the statistics with the first output as scores of classes, if it may be: labels of
+        the user say so."""
+        return replace(self, scores=CLASSES) if self.n_classes else self
+
+    def without_classes(self) -> SampleStatistics:
+        """Return the statistics with an output that may be scores of classes as numbers."""
+        scores = "" if self.scores == CLASSES else self.scores
+        return replace(self, classes=self.classes[:, :, :0], scores=scores)
 
     @property
     def signal(self) -> Array:

@@ -60,8 +60,8 @@ def _operators(graph: fx.Graph) -> Iterator[Operator]:
 
 def _selects(node: fx.Node) -> bool:
     """Return whether a node takes the rows for which a mask is true."""
-    masks = (n for n in node.all_input_nodes[1:] if G.is_tensor(n))
-    return _name(node.target) == "aten::index" and any(G.value(n).dtype == torch.bool for n in masks)
+    types = (G.value(n).dtype for n in node.all_input_nodes[1:] if G.is_tensor(n))
+    return _name(node.target) == "aten::index" and torch.bool in types
 
 
 def _is_part(node: fx.Node) -> bool:

@@ -17,13 +17,13 @@ from qtool.core import formats
 from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
-from qtool.metrics.matched_rows import by_values, compared_outputs
+from qtool.metrics.compared_batches import ComparedBatches, is_cache
+from qtool.metrics.matched_rows import compared_outputs
 from qtool.metrics.output_agreement import (
     NEAR,
     OutputAgreement,
     OutputShare,
-    equal_shares,
-    output_agreements,
+    agreements_text,
 )
 from qtool.metrics.output_kind import NUMBERS
 from qtool.verification.estimate import Estimate
@@ -36,7 +36,6 @@ _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask)
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
 _CLIPPED = 0.001  # share of values beyond their ranges to print a note above
-_KV_CACHE_PREFIX = "present"  # of outputs
 _CLEAR_DB = 30.0  # SQNR from which other classes are the float model's own close calls
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
@@ -128,7 +127,7 @@ class Fidelity(JsonRecord):
         """
         good = {each.output for each in self._agreed if each.is_good}
         poor = self._poor()
-        figures = [(n, db) for n, db in self._figures() if not n.startswith(_KV_CACHE_PREFIX)]
+        figures = [(n, db) for n, db in self._figures() if not is_cache(n)]
         low = [n for n, db in figures if db is not None and db < MIN_SQNR_DB and n not in good]
         other = [name for name, share in self._equal if share < _MIN_EQUAL]
         if not low and not other and not poor:
@@ -172,7 +171,7 @@ class Fidelity(JsonRecord):
         figures = [
             db
             for name, db in errors.items()
-            if db is not None and name not in known and not name.startswith(_KV_CACHE_PREFIX)
+            if db is not None and name not in known and not is_cache(name)
         ]
         low = min(figures, default=NEAR_DB)
         return f"SQNR {decibels_text(low)}" if low < NEAR_DB else ""
@@ -191,10 +190,7 @@ class Fidelity(JsonRecord):
 
     def _agreements(self) -> str:
         """Return what the outputs agree in, of several with their names."""
-        some = self._agreed[:_SHOWN]
-        several = len(self.outputs) > 1
-        names = (f"{each.output}: " if several else "" for each in some)
-        return ", ".join(f"{n}{each.with_interval()}" for n, each in zip(names, some, strict=True))
+        return agreements_text(self._agreed[:_SHOWN], len(self.outputs) > 1)
 
     @property
     def _agreed(self) -> tuple[OutputAgreement, ...]:
@@ -217,7 +213,7 @@ class Fidelity(JsonRecord):
             return "SQNR", self._estimated(self.estimate)
         outputs = self.outputs
         where = formats.quantity(self.samples, "calibration sample")
-        main = [o for o in outputs if not o.output.startswith(_KV_CACHE_PREFIX)] or list(outputs)
+        main = [o for o in outputs if not is_cache(o.output)] or list(outputs)
         shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else outputs_text(main)
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
@@ -231,7 +227,7 @@ class Fidelity(JsonRecord):
 
     def _estimated(self, estimate: Estimate) -> str:
         outputs = estimate.outputs
-        main = [o for o in outputs if not o.output.startswith(_KV_CACHE_PREFIX)] or list(outputs)
+        main = [o for o in outputs if not is_cache(o.output)] or list(outputs)
         shown = estimate.text(main) if main else ""
         caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
         if caches:
@@ -314,7 +310,8 @@ def compare_outputs(
         quantized: outputs of the quantized model.
         evidence: output -> what is known of it besides its values.
     """
-    left = tuple(by_values(names, evidence))
+    batch = ComparedBatches(names, evidence)
+    batch.add(real, quantized, samples)
     names, real, quantized = compared_outputs(names, real, quantized, evidence)
     outputs, not_finite, collapsed = [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
@@ -326,24 +323,15 @@ def compare_outputs(
         share = _mode_share(b)
         if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
             collapsed.append(OutputShare(name, share))
-    read = without_caches(names, real, quantized)
     return Fidelity(
         samples,
         tuple(outputs),
         tuple(not_finite),
         collapsed=tuple(collapsed),
-        equal_shares=equal_shares(*read),
-        agreements=output_agreements(*read, evidence),
-        by_values=left,
+        equal_shares=batch.equal_shares(),
+        agreements=batch.agreements(),
+        by_values=tuple(batch.left),
     )
-
-
-def without_caches(
-    names: Sequence[str], real: Arrays, quantized: Arrays
-) -> tuple[Sequence[str], Arrays, Arrays]:
-    """Return names and values of the outputs that are no KV cache."""
-    kept = [i for i, name in enumerate(names) if not name.startswith(_KV_CACHE_PREFIX)]
-    return [names[i] for i in kept], [real[i] for i in kept], [quantized[i] for i in kept]
 
 
 def _mode_share(x: np.ndarray[Any, Any]) -> float:

@@ -102,12 +102,13 @@ def test_a_model_of_several_inputs(tmp_path: Path) -> None:
     path.write_bytes(exported("two_inputs"))
     data = [Batch(samples("two_inputs", 8))]
     found = evaluate_files(plain(path, "two_inputs"), path, data, seconds=0)
-    assert found.agreement > 0.8
+    assert [each.kind for each in found.yardsticks] == ["numbers"]
+    assert found.yardsticks[0].value > 0.99
 
 
 def test_equal_files_have_no_error(file: Path) -> None:
     found = evaluate_files(file, file, [Batch((inputs(),))], seconds=0)
-    assert (found.agreement, found.sqnr_db) == (1.0, None)
+    assert ([each.value for each in found.yardsticks], found.sqnr_db) == ([1.0], None)
 
 
 def test_a_file_that_grew_is_warned_of() -> None:

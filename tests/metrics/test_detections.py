@@ -84,12 +84,12 @@ def test_the_headline_has_the_output_that_differs_most() -> None:
     assert fidelity.difference == "F1 of detections above 0.25 0 %"
 
 
-def test_an_output_without_a_yardstick_is_judged_by_its_noise() -> None:
+def test_numbers_differ_where_little_of_their_spread_is_kept() -> None:
     random = np.random.default_rng(0)
     real = random.normal(size=(4, 2, 300, 6)).astype(np.float32)
     noisy = real + 0.3 * random.normal(size=real.shape).astype(np.float32)
     assert compare_outputs(4, ["output"], [real], [real]).difference == ""
-    assert compare_outputs(4, ["output"], [real], [noisy]).difference == "SQNR 10.5 dB"
+    assert compare_outputs(4, ["output"], [real], [noisy]).difference == "R2 0.9106"
     assert compare_outputs(4, ["present.0"], [real], [noisy]).difference == ""
 
 
@@ -99,15 +99,6 @@ def test_tokens_with_a_small_divergence_do_not_differ() -> None:
     close, far = (real + f * random.normal(size=real.shape).astype(np.float32) for f in (0.05, 0.5))
     assert compare_outputs(2, ["logits"], [real], [close]).difference == ""
     assert compare_outputs(2, ["logits"], [real], [far]).difference.startswith("same token ")
-
-
-def test_what_only_looks_like_scores_of_classes_differs_where_its_noise_is_large() -> None:
-    random = np.random.default_rng(0)
-    real = random.normal(size=(2000, 10)).astype(np.float32)
-    close, far = (real + f * random.normal(size=real.shape).astype(np.float32) for f in (0.02, 0.1))
-    assert compare_outputs(2000, ["z"], [real], [close]).difference == ""
-    assert compare_outputs(2000, ["z"], [real], [far]).difference.startswith("same class ")
-    assert compare_outputs(2000, ["logits"], [real], [close]).difference.startswith("same class ")
 
 
 def test_integer_outputs_differ_where_their_values_do() -> None:

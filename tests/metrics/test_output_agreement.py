@@ -5,15 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtool.metrics.output_agreement import (
-    CLASS,
-    COSINE,
-    ORDER,
-    PIXEL,
-    THRESHOLD,
-    TOKEN,
-    output_agreement,
-)
+from qtool.core.output_evidence import BY_VALUES, Evidence
+from qtool.metrics.output_agreement import output_agreement
+from qtool.metrics.output_kind import CLASS, COSINE, NUMBERS, PIXEL, THRESHOLD, TOKEN
 from qtool.verification.fidelity import compare_outputs
 
 generator = np.random.default_rng(0)
@@ -48,34 +42,24 @@ def areas(classes: int) -> np.ndarray[Any, Any]:
 UNIT = normal(20, 8) / 1e3
 UNIT = UNIT / np.linalg.norm(UNIT, axis=1, keepdims=True)
 KINDS: dict[str, tuple[str, np.ndarray[Any, Any], str | None]] = {
-    "logits of classes": ("output", normal(20, 10), CLASS),
-    "probabilities": ("output", softmax(normal(20, 10)), CLASS),
-    "log-probabilities": ("output", np.log(softmax(normal(20, 10))), CLASS),
+    "numbers without evidence": ("output", normal(20, 10), NUMBERS),
+    "logits of classes": ("logits", normal(20, 10), CLASS),
     "characters": ("softmax_2.tmp_0", softmax(normal(4, 30, 50)), TOKEN),
-    "tokens": ("logits", normal(2, 30, 50), TOKEN),
-    "segmentation": ("output", areas(5), PIXEL),
+    "segmentation": ("logits", areas(5), PIXEL),
+    "offsets that form areas": ("output", areas(2) * normal(4, 1, 1, 1), NUMBERS),
     "its probabilities": ("output", softmax(areas(3), 1), PIXEL),
-    "noise of four channels": ("output", normal(4, 4, 16, 16), None),
-    "an image": ("output", generator.random((4, 3, 16, 16)).astype(np.float32), None),
+    "an image": ("output", generator.random((4, 3, 16, 16)).astype(np.float32), NUMBERS),
     "labels": ("output", sigmoid(8 * normal(20, 7)), THRESHOLD),
     "a mask": ("output", sigmoid(20 * areas(2)[:, :1] - 20), THRESHOLD),
-    "landmarks": ("output", coordinates(20, 10), None),
-    "landmarks by a sigmoid": ("output", sigmoid(normal(20, 10)), None),
-    "points": ("output", coordinates(20, 5, 2), None),
-    "boxes by a sigmoid": ("output", sigmoid(normal(4, 300, 4)), None),
-    "one coordinate": ("output", coordinates(20, 1), ORDER),
-    "positive features": ("embedding", coordinates(20, 64), COSINE),
-    "logits of a mask": ("output", areas(2)[:, :1], THRESHOLD),
-    "a residual": ("output", normal(4, 1, 16, 16), None),
-    "a probability": ("output", sigmoid(12 * normal(20, 1)), THRESHOLD),
+    "logits of a mask": ("mask_logits", areas(2)[:, :1], THRESHOLD),
+    "a disparity": ("output", coordinates(20, 10) ** 4, NUMBERS),
+    "boxes by a sigmoid": ("output", sigmoid(normal(4, 300, 4)), NUMBERS),
     "unit vectors": ("output", UNIT, COSINE),
     "an embedding": ("embedding", normal(20, 64), COSINE),
-    "a vector in place of an image": ("output", normal(20, 1, 1, 64), COSINE),
     "states": ("last_hidden_state", normal(2, 9, 64), COSINE),
-    "a price": ("output", normal(20, 1), ORDER),
-    "numbers": ("output", normal(20), ORDER),
-    "boxes": ("output", 100 + normal(2, 300, 6), None),
-    "always one class": ("output", normal(20, 10) * 0.01 + np.eye(10, dtype=np.float32)[3], COSINE),
+    "a series": ("output", normal(20), NUMBERS),
+    "weights of attention": ("attn", softmax(normal(4, 9, 9)), NUMBERS),
+    "always one class": ("logits", normal(20, 10) * 0.01 + np.eye(10, dtype=np.float32)[3], None),
     "zeros": ("output", np.zeros((20, 10), np.float32), None),
     "one number": ("output", np.ones((20, 1), np.float32), None),
     "whole numbers": ("output", np.arange(20), None),
@@ -95,16 +79,40 @@ def test_kinds(case: str) -> None:
         assert broken.value < 0.6
 
 
+@pytest.mark.parametrize("kind", [CLASS, THRESHOLD, COSINE, NUMBERS])
+def test_a_user_names_the_kind(kind: str) -> None:
+    real = normal(20, 6)
+    assert output_agreement("y", real, real, Evidence(kind=kind)).kind == kind
+
+
+def test_no_sample_shows_what_a_detector_of_rare_events_detects() -> None:
+    real = sigmoid(normal(20, 1) - 6)
+    agreement = output_agreement("wake", real, real + 1e-3, Evidence(ending="sigmoid"))
+    assert (agreement.compared, str(agreement)) == (0, "no value above 0.5")
+    fidelity = compare_outputs(20, ["y"], [real], [real], {"y": Evidence(ending="sigmoid")})
+    assert any("none shows what it detects" in note for note in fidelity.notes())
+
+
+def test_rows_that_topk_selects_are_a_set_and_those_that_values_decide_are_left_out() -> None:
+    boxes, logits = normal(6, 8, 4), normal(6, 8, 5)
+    orders = [generator.permutation(8) for _ in range(6)]
+    others = [np.stack([a[o] for a, o in zip(x, orders, strict=True)]) for x in (boxes, logits)]
+    rows = {"boxes": Evidence(rows=8), "logits": Evidence(rows=8), "kept": Evidence(rows=BY_VALUES)}
+    fidelity = compare_outputs(
+        6, list(rows), [boxes, logits, normal(3, 4)], [*others, normal(5, 4)], rows
+    )
+    assert [each.sqnr_db for each in fidelity.outputs] == [None, None]
+    assert [each.value for each in fidelity.agreements] == [1.0, 1.0]
+    assert "values decide how many rows 'kept' has" in fidelity.notes()[0]
+
+
 def test_values_by_hand() -> None:
     real, noise = normal(200, 10), normal(200, 10)
     classes = output_agreement("logits", real, real + 0.3 * noise)
     assert classes.value == (real.argmax(1) == (real + 0.3 * noise).argmax(1)).mean()
-    x, y = real[:, :1], real[:, :1] + 0.1 * noise[:, :1]
-    order = output_agreement("price", x, y)
-    ranks = [each[:, 0].argsort().argsort() for each in (x, y)]
-    assert order.value == pytest.approx(np.corrcoef(*ranks)[0, 1])
-    ties = output_agreement("stars", np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0]))
-    assert ties.value == pytest.approx(4.5 / np.sqrt(4.5 * 5))  # ranks 1, 2.5, 2.5, 4
+    numbers = output_agreement("price", real, real + 0.1 * noise)
+    kept = 1 - 0.01 * np.square(noise).sum() / np.square(real - real.mean(0)).sum() * 199 / 200
+    assert numbers.value == pytest.approx(kept, rel=1e-6)
     p, q = softmax(normal(2, 9, 30)), softmax(normal(2, 9, 30))
     tokens = output_agreement("out", p, q)
     assert tokens.kl == pytest.approx((p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
@@ -156,18 +164,6 @@ def test_a_cache_is_judged_by_what_reads_it() -> None:
     )
     assert fidelity.warning is None
     assert "equal" not in fidelity.row()[1]
-
-
-@pytest.mark.parametrize("samples", [8, 10, 40])
-def test_one_swap_of_neighbours_is_no_difference(samples: int) -> None:
-    """It costs much of a rank correlation of few samples, and little of one of many."""
-    real = np.arange(samples, dtype=np.float32)
-    once, twice = real.copy(), real.copy()
-    once[[0, 1]] = once[[1, 0]]
-    twice[[0, 1, 3, 4]] = twice[[1, 0, 4, 3]]
-    near, far = (output_agreement("price", real, each) for each in (once, twice))
-    assert near.is_near
-    assert far.is_near == (samples == 40)
 
 
 def test_scores_with_nan_are_another_class() -> None:

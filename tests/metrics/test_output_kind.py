@@ -12,10 +12,9 @@ import torch
 import qtool
 from qtool.backends.open_files import open_readable
 from qtool.core.output_evidence import Evidence
-from qtool.metrics.output_kind import output_kind
 from qtool.metrics.output_errors import samples_first
+from qtool.metrics.output_kind import output_kind
 from qtool.simulation.output_evidence import evidence_of_graph
-
 from tests.metrics.outputs_of_networks import NETWORKS, SAMPLES, inputs_of, model_of
 
 

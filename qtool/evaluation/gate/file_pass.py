@@ -10,6 +10,7 @@ import numpy as np
 
 from qtool.backends.open_files import open_model, open_readable
 from qtool.core.errors import DataError
+from qtool.core.output_evidence import Evidence
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
 from qtool.evaluation.gate.inputs import Digest, fitting_batches
 from qtool.evaluation.gate.metrics import GateMetric, Samples
@@ -60,7 +61,9 @@ class FilePass:
         )
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
         has_mask = self.reference.reader.padding.mask is not None
-        return Samples(measured, (real, other), self._vectors, self._is_pooled, has_mask)
+        reader = self.reference.reader
+        evidence = reader.evidence.get(reader.names[0], Evidence())
+        return Samples(measured, (real, other), self._vectors, self._is_pooled, has_mask, evidence)
 
     def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
         self._data.add(arrays)
@@ -69,6 +72,8 @@ class FilePass:
         if shapes[0] != shapes[1]:
             raise OutputTypeError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
         self._constant.add(outputs)
+        if self._metric.labels == "":  # it compares both files, where rows may be a set
+            _, outputs = self.reference.reader.compared(outputs)
         tokens = self.reference.reader.scores_tokens
         keep = self._metric.keep_of_tokens if tokens else self._metric.keep
         self._is_pooled = outputs[0][self._vectors.index].ndim == 3

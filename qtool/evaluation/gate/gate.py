@@ -35,6 +35,7 @@ from qtool.evaluation.measure.output_pass import (
 )
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.same_weights import check_same_files
+from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
 
 
@@ -84,6 +85,8 @@ def run_gate(
     samples = _run(known, files, first, stream)
     if isinstance(samples, GateCheck):
         return _with(result, samples)
+    if classes_in(labels):  # evidence for classes, whether the metric uses them or not
+        samples = replace(samples, statistics=samples.statistics.with_classes())
     result = replace(result, samples=samples.statistics.samples)
     checks = known.checks(samples)
     result = _with(result, *checks)

@@ -18,7 +18,6 @@ from qtool.evaluation.gate.result import GateCheck, GateMetricResult, Outcome
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import check_drop, default_drop
-from qtool.metrics.sample_statistics import CLASSES
 
 _SHUFFLES = 19  # of the labels
 _GAIN = 2.0  # default limits by which no rounding makes a file better
@@ -82,7 +81,7 @@ def metric_check(
         f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
         f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     )
-    text += _one_answer(samples)
+    text += "" if measured.hits is None else _one_answer(samples)
     outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
     if high < -(most := max(limit, _GAIN * usual)) and not options.other_model:
         outcome = Outcome.NOT_COMPARABLE
@@ -104,7 +103,7 @@ def metric_check(
 def _one_answer(samples: Samples) -> str:
     """Return a clause if the quantized file alone answers one class on all samples."""
     known = samples.statistics
-    if known.scores != CLASSES or known.samples < FEW:
+    if not known.classes.shape[2] or known.samples < FEW:
         return ""
     real, other = known.classes[:, :, 0]
     if (other != other[0]).any() or (real == real[0]).all():

@@ -13,6 +13,7 @@ import numpy as np
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.option_names import unknown_name
+from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
@@ -20,7 +21,8 @@ from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.metrics.drop import GROUPS, Values
 from qtool.metrics.labels import check_classes, check_labels
 from qtool.metrics.metric import PERPLEXITY
-from qtool.metrics.output_agreement import CLASS, COSINE, has_vectors, output_agreement
+from qtool.metrics.output_agreement import output_agreement
+from qtool.metrics.output_kind import COSINE, KINDS
 from qtool.metrics.ranks import rank_correlation
 from qtool.metrics.regression import explained_share, targets_of
 from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
@@ -52,6 +54,7 @@ class Samples:
         vectors: the output that has the vectors of the samples.
         is_pooled: whether it has states of tokens.
         has_mask: whether an attention mask says which tokens are padded.
+        evidence: what the float file says of its first output.
     """
 
     statistics: SampleStatistics
@@ -59,6 +62,7 @@ class Samples:
     vectors: VectorOutput
     is_pooled: bool
     has_mask: bool
+    evidence: Evidence = Evidence()  # noqa: RUF009  # it is frozen
 
     @property
     def of(self) -> str:
@@ -163,9 +167,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
         ratio = _statistic(_ratio, *terms)
         return Measured(AGREEMENT, True, True, known.samples, ratio)
     (real, other), name = samples.outputs, known.outputs[0]
-    whole = output_agreement(name, real, other)
-    kind = None if whole is None else whole.kind
-    if known.scores == CLASSES and kind in (None, CLASS, COSINE) and not has_vectors(name, real):
+    if known.scores == CLASSES:
         best = known.classes[:, :, 0]
         if known.samples >= _FEW and (best[0] == best[0, 0]).all():
             raise DataError(
@@ -173,18 +175,22 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
                 DataEdit("check the preprocessing of the data"),
             )
         return _shares(AGREEMENT, np.ones(known.samples, bool), known.same_class(1))
-    if kind is None:
+    whole = output_agreement(name, real, other, samples.evidence)
+    if whole is None:
         raise DataError(
             "the first output has no scores, vectors or numbers whose agreement is known",
             Argument("--metric", text="name another {}, or a function"),
         )
+    kind = whole.kind
     is_pooled = kind == COSINE and real.ndim == 3 and samples.has_mask
     if is_pooled:
         real, other = (samples.vectors.pooled(each) for each in (real, other))
     of = replace(samples.vectors, name=name).text(is_pooled) if kind == COSINE else ""
 
+    named = samples.evidence._replace(kind=kind if kind in KINDS else "")
+
     def values(index: Array) -> tuple[float, float]:
-        part = output_agreement(name, real[index], other[index])
+        part = output_agreement(name, real[index], other[index], named)
         return 1.0, part.value if part is not None and part.kind == kind else math.nan
 
     return Measured(f"agreement ({kind})", False, True, known.samples, values, output=of)
@@ -193,7 +199,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
 def _top(samples: Samples, labels: Any, count: int) -> Measured:
     known = samples.statistics
     check_labels(labels, known.samples)
-    if known.scores != CLASSES or known.classes.shape[2] < count:
+    if known.classes.shape[2] < count:
         raise DataError(f"top-{count} needs [samples, classes] scores as the first output")
     numbers = labels.reshape(-1)
     check_classes(numbers, known.n_classes)

@@ -14,10 +14,12 @@ from numpy.typing import ArrayLike
 from qtool.core import formats
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
+from qtool.evaluation.measure.output_pass import Agreements
 from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
 from qtool.metrics.interval import Interval
 from qtool.metrics.label_order import no_better_than_a_guess, other_order
 from qtool.metrics.metric import Metric
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import targets_of
 from qtool.metrics.sample_statistics import (
     CLASSES,
@@ -77,6 +79,7 @@ class ModelAccuracy:
         outputs: SQNR of each output, in the order of the model; () for a single one.
         kl: mean Kullback-Leibler divergence of the next tokens of a language model from the
             reference, in nats; None of other models.
+        yardsticks: what each output agrees in, of outputs that are no scores of classes or tokens.
     """
 
     agreement: Interval | None
@@ -84,6 +87,7 @@ class ModelAccuracy:
     worst: tuple[WorstSample, ...]
     outputs: tuple[OutputSqnr, ...] = ()
     kl: float | None = None
+    yardsticks: tuple[OutputAgreement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ def summarize(
     labels: ArrayLike | None,
     extra: Sequence[Metric] = (),
     names: Sequence[str] = (),
+    agreements: Agreements = Agreements(),  # noqa: B008  # it is frozen
 ) -> Accuracy:
     """Return metrics, agreement and worst samples.
 
@@ -128,6 +133,7 @@ def summarize(
         extra: the user's metrics, which come first. With them and without labels the outputs are
             not interpreted as class scores: they may be embeddings, for example.
         names: names of the models, where there are more than two.
+        agreements: what outputs agree in, for those that are no scores of classes or tokens.
 
     Raises:
         DataError: wrong number of labels, labels that are no classes, or the first output is not
@@ -135,11 +141,16 @@ def summarize(
     """
     check_finite(measured)
     predicts = targets_of(measured, labels) is not None
-    if (predicts or (extra and labels is None)) and measured.scores == CLASSES:
-        measured = replace(measured, classes=measured.classes[:, :, :0], scores="")
+    if labels is not None and not predicts:
+        measured = measured.with_classes()
+    elif predicts or extra or measured.scores != CLASSES:
+        measured = measured.without_classes()
     metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
+    if agreements.files and not measured.scores:
+        pairs = zip(models, agreements.files, strict=True)
+        models = tuple(replace(model, yardsticks=own) for model, own in pairs)
     named = list(names) or [f"model {i + 1}" for i in range(len(models))]
     if len(models) == 2:
         named[1] = "the quantized model"

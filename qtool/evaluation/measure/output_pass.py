@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
 from qtool.evaluation.measure.output_reader import OutputReader, Ranges
+from qtool.metrics.compared_batches import ComparedBatches
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.sample_statistics import SampleStatistics
 
 SAVE_EVERY = 5.0
@@ -51,6 +54,7 @@ class Reference:
             limit: bytes of outputs to keep; batches beyond it run again in each pass.
         """
         self.session = open_model(file, runtime=runtime)
+        self._file = file
         self._limit, self._bytes = limit, 0
         self._reader: OutputReader | None = None
         self._outputs: list[Arrays] = []
@@ -65,14 +69,43 @@ class Reference:
         """Return the outputs for a batch, zero at padded positions."""
         if index < len(self._outputs):
             return self._outputs[index]
+        outputs = self.session.run(arrays)
         if self._reader is None:
             model = find_language_model(self.session, arrays)
-            self._reader = OutputReader.of(self.session, model)
-        outputs = self._reader.padding.strip(arrays, self.session.run(arrays))
+            evidence = open_readable(self._file).output_evidence()
+            self._reader = OutputReader.of(self.session, model, evidence, outputs)
+        outputs = self._reader.padding.strip(arrays, outputs)
         self._bytes += sum(a.nbytes for a in outputs)
         if index == len(self._outputs) and self._bytes <= self._limit:
             self._outputs.append(outputs)
         return outputs
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """What each output of each file agrees with the float file in; nothing of the float file."""
+
+    files: tuple[tuple[OutputAgreement, ...], ...] = ()
+
+
+class Yardsticks:
+    """What every file agrees with the float file in, on the outputs of a pass."""
+
+    def __init__(self) -> None:
+        self._files: list[ComparedBatches] = []
+
+    def add(self, reader: OutputReader, outputs: Sequence[Arrays]) -> None:
+        """Take the outputs of every file for a batch."""
+        first, *others = outputs
+        if not self._files:
+            self._files = [ComparedBatches(reader.names, reader.evidence) for _ in others]
+        size = len(first[0]) if first[0].ndim else 1
+        for file, own in zip(self._files, others, strict=True):
+            file.add(first, own, size)
+
+    def agreements(self) -> Agreements:
+        """Return those of each file."""
+        return Agreements(((), *(file.agreements() for file in self._files)))
 
 
 class FirstBatches:
@@ -138,6 +171,7 @@ def measure_arrays(
     store: Store | None = None,
     contexts: Sequence[int] | None = None,
     watch: Callable[[Arrays, Sequence[Arrays]], None] = lambda _, __: None,
+    yardsticks: Yardsticks | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch, with default session options; padded positions are ignored.
 
@@ -151,6 +185,7 @@ def measure_arrays(
             the same.
         contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
         watch: receives the inputs of each batch and the outputs of every file.
+        yardsticks: receives the outputs, too.
 
     Raises:
         DataError: no data, or data that does not fit.
@@ -175,6 +210,8 @@ def measure_arrays(
             _check_types(file, files[0], reader.names, expected, outputs)
         others = [reader.padding.strip(arrays, outputs) for outputs in own]
         watch(arrays, [expected, *others])
+        if yardsticks is not None:
+            yardsticks.add(reader, [expected, *others])
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, [expected, *others], context, ranges), mark)
         if time.monotonic() - saved > SAVE_EVERY:

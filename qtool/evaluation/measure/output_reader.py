@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from qtool.backends.session import Session
+from qtool.core.errors import DataError
+from qtool.core.output_evidence import Evidence
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, LanguageModel
+from qtool.metrics.matched_rows import compared_outputs
+from qtool.metrics.output_kind import CLASS, output_kind
 from qtool.metrics.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
@@ -33,11 +38,16 @@ class OutputReader:
         language_model: where tokens and logits of the first file are, as its first batch shows;
             None if it is no language model.
         names: names of the outputs.
+        evidence: output -> what the first file says of it.
+        scores_classes: whether the first output scores classes of samples, as far as the file and
+            its first batch say so.
     """
 
     padding: Padding
     language_model: LanguageModel | None
     names: tuple[str, ...]
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    scores_classes: bool = False
 
     @property
     def scores_tokens(self) -> bool:
@@ -45,10 +55,44 @@ class OutputReader:
         return self.language_model is not None or LOGITS in self.names[0]
 
     @classmethod
-    def of(cls, model: Session, language_model: LanguageModel | None) -> OutputReader:
-        """Return the reader of the outputs of a session."""
+    def of(
+        cls,
+        model: Session,
+        language_model: LanguageModel | None,
+        evidence: Mapping[str, Evidence],
+        outputs: Sequence[Array],
+    ) -> OutputReader:
+        """Return the reader of the outputs of a session.
+
+        Args:
+            model: the session.
+            language_model: as the attribute.
+            evidence: as the attribute.
+            outputs: outputs for the first batch.
+        """
         names = tuple(o.name for o in model.outputs)
-        return cls(Padding.of_session(model), language_model, names)
+        first, known = outputs[0], evidence.get(names[0], Evidence())
+        scores = first.ndim == 2 and first.size and first.dtype.kind == "f"
+        kind = output_kind(names[0], np.nan_to_num(first), known) if scores else None
+        is_class = kind is not None and kind.kind == CLASS
+        return cls(Padding.of_session(model), language_model, names, evidence, is_class)
+
+    def compared(self, outputs: Sequence[Sequence[Array]]) -> tuple[list[str], list[list[Array]]]:
+        """Return what can be compared value by value: names, and the outputs of each file.
+
+        Raises:
+            DataError: values decide how many rows each output has.
+        """
+        names, real, _ = compared_outputs(self.names, outputs[0], outputs[0], self.evidence)
+        if not names:
+            raise DataError(
+                "values decide how many rows each output has, so that rows are not compared",
+                Argument("--eval", text="use a function of the model with {}"),
+            )
+        pairs = (
+            compared_outputs(self.names, outputs[0], own, self.evidence) for own in outputs[1:]
+        )
+        return names, [real, *(coded for _, _, coded in pairs)]
 
     def read(
         self,
@@ -65,6 +109,7 @@ class OutputReader:
             context: see `LanguageModel.predicted`.
             ranges: per file, see `Ranges`; () where none is known.
         """
+        names, outputs = self.compared(outputs)
         first = outputs[0][0]
         size = len(first) if first.ndim else 1
         classes = [_top_classes(own[0], size) for own in outputs]
@@ -93,8 +138,8 @@ class OutputReader:
             np.stack([_values(own[0], size) for own in outputs]),
             np.stack([_outside(arrays, each, size) for each in ranges or [{}] * len(outputs)]),
             n_classes,
-            CLASSES if n_classes else scores,
-            tuple(self.names[i] for i in compared),
+            CLASSES if n_classes and self.scores_classes else scores,
+            tuple(names[i] for i in compared),
         )
 
     def _compared(self, outputs: Sequence[Array]) -> list[int]:

@@ -15,6 +15,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.options import Goals
 from qtool.metrics.metric import PERPLEXITY, Metric, default_drop
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.verification import Exactness, SelfCheck
 from qtool.verification.coverage import unknown_work
 
@@ -178,6 +179,8 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) ->
         allowed = _allowed_drop(metric, purpose) if goals.drop is None else goals.drop
         return _metric(metric, model, accuracy.samples, allowed, goals.drop is not None)
     agreement, is_goal = accuracy.models[model].agreement, goals.drop is not None
+    if agreement is None and (yardsticks := accuracy.models[model].yardsticks):
+        return _yardstick(min(yardsticks, key=lambda each: each.value), goals.drop)
     if agreement is None:
         text = f"Accuracy was not measured: pass labels, or a function with {argument('--eval')}."
         return Check("accuracy", Level.BAD if is_goal else Level.LOOK, text, is_goal)
@@ -198,6 +201,20 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) ->
         f"were passed{f' (allowed: {percent(fair)})' if is_goal else ''}."
     )
     return Check("accuracy", level, text, is_goal and level is Level.BAD)
+
+
+def _yardstick(worst: OutputAgreement, drop: float | None) -> Check:
+    """Judge the output with the lowest agreement, which is no share of equal classes or tokens."""
+    if drop is None:
+        level = Level.GOOD if worst.is_near else Level.BAD if worst.is_poor else Level.LOOK
+    else:
+        level = Level.GOOD if worst.value >= 1 - drop else Level.BAD
+    allowed = "" if drop is None else f" (allowed: {1 - drop:.4g})"
+    text = (
+        f"Output '{worst.output}' agrees with the reference: {worst.with_interval()}{allowed}; no "
+        "labels were passed."
+    )
+    return Check("accuracy", level, text, drop is not None and level is Level.BAD)
 
 
 def _allowed_drop(metric: Metric, purpose: Purpose) -> float:

@@ -250,6 +250,7 @@ def test_one_answer_of_the_file_alone_is_said(tmp_path: Path) -> None:
     rare = np.stack([X[0] * 0 + 1, np.eye(16)[0] * 1.5], 1).astype(np.float32)
     real = linear_file(tmp_path / "float.onnx", rare)
     file = linear_file(tmp_path / "other.onnx", rare * np.float32([1.0, 0.5]))
-    result = qtool.gate(file, real, [data], max_drop=0.5)
+    labels = np.zeros(len(data), int)
+    result = qtool.gate(file, real, [data], labels, max_drop=0.5)
     assert result.exit_code == 0
     assert "it answers class 0 on all of them, the float file another on 1 sample" in str(result)
