@@ -133,6 +133,13 @@ ignore = click.option(
     help="Leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and an "
     "operator such as op:linear. Repeatable.",
 )
+output_kind = click.option(
+    "--output-kind",
+    multiple=True,
+    metavar="NAME=KIND",
+    help="What an output is, by which it is judged, where neither the model nor labels say so: "
+    "class, token, pixel, threshold, detection, cosine or numbers. Repeatable.",
+)
 measure = click.option(
     "--measure",
     type=Path_,

@@ -43,6 +43,7 @@ from qtool.core import formats
     options.accuracy,
     options.recover,
     options.ignore,
+    options.output_kind,
     options.measure,
     source_options.dynamic,
     options.min_coverage,
@@ -79,6 +80,7 @@ def command(
     accuracy: str | None,
     recover: str | None,
     ignore: tuple[str, ...],
+    output_kind: tuple[str, ...],
     measure: Path | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
@@ -110,6 +112,7 @@ def command(
         refuse_blocks,
     )
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.recipe import with_output_kinds
 
     of_texts = data == source_options.NO_DATA and Path(model).is_dir()  # they cannot be generated
     if data is None or (of_texts and (mode or "").startswith("weight-only")):
@@ -125,7 +128,7 @@ def command(
     chosen = QuantizeOptions(
         target,
         observer or DEFAULT_OBSERVER,
-        recipe,
+        with_output_kinds(recipe, output_kind),
         mode,
         accuracy,
         options.names(recover),

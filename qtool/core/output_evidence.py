@@ -94,8 +94,7 @@ def output_evidence(
     operators: Iterable[Operator],
     inputs: Iterable[str],
     outputs: Sequence[str],
-    common: Evidence = Evidence(),  # noqa: B008  # it is frozen
-    kinds: Mapping[str, str] | None = None,
+    common: Evidence,
 ) -> dict[str, Evidence]:
     """Return what is known of each output.
 
@@ -103,7 +102,6 @@ def output_evidence(
         operators: in the order in which they run.
         inputs, outputs: names of tensors.
         common: what is known of all of them.
-        kinds: output -> what the user calls it.
     """
     nodes = [each._replace(kind=kind_name(each.kind)) for each in operators]
     makers = {name: node for node in nodes for name in node.outputs}
@@ -119,7 +117,6 @@ def output_evidence(
             uses=frozenset(_uses(name, makers, readers)),
             is_state=_is_state(name, makers),
             rows=rows.get(name, 0),
-            kind=(kinds or {}).get(name, ""),
         )
         for name in outputs
     }

@@ -26,7 +26,7 @@ from qtool.planning.recipe import Recipe
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
 _RECIPE, _CHANGES = "qtool_recipe", "qtool_changes"
-_FIXED = "qtool_fixed_inputs"
+_FIXED, _LABELS = "qtool_fixed_inputs", "qtool_labels"
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class FileInfo:
         origin: model, weights, data and versions; None in files of before.
         fixed_inputs: input of the float ONNX file that is a constant -> its value, a number or
             nested lists of numbers.
+        labels: number of classes that the user's labels showed; 0 without whole numbers as labels.
     """
 
     version: str
@@ -72,6 +73,7 @@ class FileInfo:
     changes: tuple[Change, ...] = ()
     origin: Origin | None = None
     fixed_inputs: Mapping[str, Any] = field(default_factory=dict)
+    labels: int = 0
 
     @classmethod
     def of_plan(
@@ -80,6 +82,7 @@ class FileInfo:
         changes: tuple[Change, ...],
         origin: Origin,
         fixed_inputs: Mapping[str, Any],
+        labels: int = 0,
     ) -> FileInfo:
         """Return the description of a file of a plan, written by this version."""
         nodes = tuple(
@@ -88,7 +91,7 @@ class FileInfo:
             if d.execution is not Execution.SHAPE
         )
         head = own_version(), plan.target, plan.digest, plan.observer, plan.recipe
-        return cls(*head, nodes, changes, origin, fixed_inputs)
+        return cls(*head, nodes, changes, origin, fixed_inputs, labels)
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
@@ -106,6 +109,8 @@ class FileInfo:
             metadata[_CHANGES] = _text([_pack(c) for c in self.changes])
         if self.fixed_inputs:
             metadata[_FIXED] = _text(dict(self.fixed_inputs))
+        if self.labels:
+            metadata[_LABELS] = _text(self.labels)
         if self.origin is not None:
             metadata |= self.origin.metadata()
         return metadata
@@ -136,6 +141,7 @@ class FileInfo:
                 tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
                 Origin.of(metadata),
                 dict(json.loads(metadata.get(_FIXED, "{}")).items()),
+                int(json.loads(metadata.get(_LABELS, "0"))),
             )
         except MALFORMED as error:
             raise VerificationError(

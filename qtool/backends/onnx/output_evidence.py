@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, array_of, input_at, name_of
 from qtool.backends.onnx.source_metadata import read_source_metadata
@@ -10,9 +9,7 @@ from qtool.core.output_evidence import Evidence, Operator, output_evidence, read
 
 
 def evidence_of_model(model: OnnxModel) -> dict[str, Evidence]:
-    """Return what is known of each output of a model: of its graph, of names of classes in its
-    metadata, and, in a file of qtool, of its recipe."""
-    info = FileInfo.of(model.outline)
+    """Return what is known of each output: by the graph, and by names of classes in the file."""
     common = Evidence(
         classes=read_source_metadata(model.outline).classes,
         reads_images=reads_images(v.shape or () for v in model.inputs),
@@ -22,7 +19,6 @@ def evidence_of_model(model: OnnxModel) -> dict[str, Evidence]:
         [v.name for v in model.inputs],
         [v.name for v in model.outputs],
         common,
-        {} if info is None else info.recipe.output_kinds,
     )
 
 

@@ -19,6 +19,7 @@ from qtool.backends.open_files import open_model, open_readable
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
+from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import DataEdit, OtherFile
 from qtool.core.store import Store
 from qtool.core.types import Array
@@ -54,7 +55,7 @@ class Reference:
             limit: bytes of outputs to keep; batches beyond it run again in each pass.
         """
         self.session = open_model(file, runtime=runtime)
-        self._file = file
+        self._file, self._compared = file, list[Path]()
         self._limit, self._bytes = limit, 0
         self._reader: OutputReader | None = None
         self._outputs: list[Arrays] = []
@@ -65,6 +66,10 @@ class Reference:
         assert self._reader is not None
         return self._reader
 
+    def compare_with(self, files: Sequence[Path]) -> None:
+        """Take what files of qtool record of the outputs as evidence for what they are."""
+        self._compared += files
+
     def outputs(self, index: int, arrays: Arrays) -> Arrays:
         """Return the outputs for a batch, zero at padded positions."""
         if index < len(self._outputs):
@@ -72,7 +77,7 @@ class Reference:
         outputs = self.session.run(arrays)
         if self._reader is None:
             model = find_language_model(self.session, arrays)
-            evidence = open_readable(self._file).output_evidence()
+            evidence = _evidence(self._file, self._compared)
             self._reader = OutputReader.of(self.session, model, evidence, outputs)
         outputs = self._reader.padding.strip(arrays, outputs)
         self._bytes += sum(a.nbytes for a in outputs)
@@ -194,6 +199,7 @@ def measure_arrays(
     """
     reference = reference or Reference(files[0], runtime)
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
+    reference.compare_with(files[1:])
     ranges = [_ranges(f, reference.session) for f in files]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
@@ -221,6 +227,17 @@ def measure_arrays(
         raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     statistics.save()
     return statistics.measured()
+
+
+def _evidence(file: Path, compared: Sequence[Path]) -> dict[str, Evidence]:
+    """Return what is known of each output of the float file, by itself and by files made from it:
+    the user's labels at the conversion, and what the recipe calls an output."""
+    conversions = (open_readable(each).conversion() for each in compared)
+    infos = [each.info for each in conversions if each is not None]
+    labels = max((info.labels for info in infos), default=0)
+    kinds = {name: kind for info in infos for name, kind in info.recipe.output_kinds.items()}
+    known = open_readable(file).output_evidence()
+    return {n: e._replace(labels=labels, kind=kinds.get(n, "")) for n, e in known.items()}
 
 
 def _ranges(file: Path, reference: Session) -> Ranges:

@@ -6,8 +6,10 @@ from qtool.planning.recipe.recipe import (
     FLOAT_LAYERS,
     INTEGER_LAYERS,
     MODES,
+    OUTPUT_KINDS,
     SLOW_LAYERS,
     Recipe,
+    with_output_kinds,
 )
 from qtool.planning.recipe.rule import INPUT, Choice, Rule
 
@@ -18,8 +20,10 @@ __all__ = [
     "INPUT",
     "INTEGER_LAYERS",
     "MODES",
+    "OUTPUT_KINDS",
     "SLOW_LAYERS",
     "Choice",
     "Recipe",
     "Rule",
+    "with_output_kinds",
 ]

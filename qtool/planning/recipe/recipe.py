@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -257,6 +257,22 @@ class Recipe:
 
     def _describe_rule(self, number: int) -> str:
         return f"rule {number} of the recipe ({self.rules[number - 1]})"
+
+
+def with_output_kinds(source: Any, kinds: Sequence[str]) -> Any:
+    """Return the content of a recipe with what outputs are besides; without any the recipe itself.
+
+    Args:
+        source: as for `Recipe.of`.
+        kinds: as `Recipe.outputs`.
+    """
+    if not kinds:
+        return source
+    if isinstance(source, str | Path):
+        content = read_toml_or_json(Path(source), "recipe")
+    else:
+        content = {} if source is None else Recipe.of(source).to_json()
+    return {**content, "outputs": [*content.get("outputs", ()), *kinds]}
 
 
 def _step_names(value: Any) -> Any:

@@ -172,7 +172,7 @@ class ReadableTflite:
         return self.file.input_ranges()
 
     def output_evidence(self) -> dict[str, Evidence]:
-        model, conversion = self.file.model, self.conversion()
+        model = self.file.model
         names = tensor_names(model)
         operators = (
             Operator(
@@ -189,11 +189,8 @@ class ReadableTflite:
             list(map(str, model.outputs)),
             Evidence(reads_images=reads_images(p.shape for p in self.file.inputs)),
         )
-        kinds = {} if conversion is None else conversion.info.recipe.output_kinds
-        return {
-            port.name: known[str(i)]._replace(kind=kinds.get(port.name, ""))
-            for port, i in zip(self.file.outputs, model.outputs, strict=True)
-        }
+        ports = zip(self.file.outputs, model.outputs, strict=True)
+        return {port.name: known[str(i)] for port, i in ports}
 
     def known_sizes(self) -> Mapping[str, int]:
         return {}
