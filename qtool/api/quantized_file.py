@@ -31,6 +31,7 @@ from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
+from qtool.metrics.output_errors import finite_or_inf
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
@@ -347,17 +348,17 @@ def _size(path: Path, kind: str) -> int:
 
 def missed_goals(result: Verification, options: FileOptions) -> dict[str, str]:
     """Return goal -> a sentence if it was missed, else an empty text."""
-    worst, least = result.fidelity.worst, options.min_sqnr
+    judged, least = result.fidelity.judged, options.min_sqnr
     coverage = sqnr = ""
     if options.min_coverage is not None:
         named = argument("--min-coverage", _shortest(options.min_coverage))
         coverage = result.coverage.missed(options.min_coverage, named)
     if least is not None:
         goal = argument("--min-sqnr", _shortest(least))
-        if not result.fidelity.has_sqnr:
+        if judged is None:
             sqnr = f"no output has an SQNR that could be measured, so that {goal} is not proved"
-        elif not worst >= least:
-            sqnr = f"SQNR is {worst:.1f} dB, below {goal}"
+        elif not finite_or_inf(judged.sqnr_db) >= least:
+            sqnr = f"SQNR of '{judged.output}' is {judged.sqnr_db:.1f} dB, below {goal}"
     return {"min_coverage": coverage, "min_sqnr": sqnr}
 
 

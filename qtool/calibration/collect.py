@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.data_warnings import DataWarnings
+from qtool.calibration.data_warnings import DataWarnings, normalised_inputs
 from qtool.calibration.in_place_buffers import use_in_place_operators
 from qtool.calibration.merge import check_ranks, merge_ranks
 from qtool.calibration.range_convergence import RangeConvergence
@@ -222,7 +222,7 @@ def collect_statistics(
         if keep:
             own = replace(own, estimate_statistics=estimate_statistics)
         ranks, convergence, samples, first = current(), RangeConvergence(), 0, ""
-        warnings, fewest = DataWarnings(graph.inputs), None
+        warnings, fewest = DataWarnings(graph.inputs, normalised_inputs(graph)), None
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
         for index, (bound, on_device) in enumerate(prefetch(bound_batches, graph.device)):

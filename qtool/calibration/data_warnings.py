@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
+from torch import fx
 
+from qtool.core import graph as G
+from qtool.core.graph import FloatGraph
 from qtool.core.random_inputs import Input
 
 FEW_SAMPLES = 32
@@ -24,15 +27,40 @@ _RARE = 0.02  # share of the samples
 _FEWEST_FOR_EXTREMES, _NAMED_SAMPLES = 16, 3
 
 
+_NORMALISES = ("aten::sub", "aten::div", "aten::mul", "aten::batch_norm")
+_MOVES = ("aten::_to_copy", "aten::to", "aten::permute", "aten::transpose")
+
+
+def normalised_inputs(graph: FloatGraph) -> frozenset[str]:
+    """Return the inputs that a network normalizes itself: with a BatchNorm, or a convolution of
+    each channel that one was folded into, or with constants that it subtracts or divides by."""
+    pairs = zip(G.placeholders(graph.graph), graph.inputs, strict=True)
+    return frozenset(each.name for node, each in pairs if _is_normalised(node))
+
+
+def _is_normalised(node: fx.Node) -> bool:
+    kinds = {user: str(getattr(user.target, "_schema", user).name) for user in node.users}
+    own = [u for u, kind in kinds.items() if kind in _NORMALISES or _convolves_channels(u, kind)]
+    moves = [user for user, kind in kinds.items() if kind in _MOVES]
+    return bool(own) or any(map(_is_normalised, moves))
+
+
+def _convolves_channels(node: fx.Node, kind: str) -> bool:
+    weights = [n for n in node.all_input_nodes[1:] if G.rank(n) == 4]
+    shapes = [G.shape(each)[1:] for each in weights]
+    return kind.partition("::")[2].startswith("conv") and shapes == [(1, 1, 1)]
+
+
 class DataWarnings:
     """Collects the extremes of the inputs, batch by batch.
 
     Args:
         inputs: inputs of the model.
+        normalised: names of those that the network normalizes itself.
     """
 
-    def __init__(self, inputs: Sequence[Input]) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: Sequence[Input], normalised: Collection[str] = ()) -> None:
+        self._inputs, self._normalised = inputs, normalised
         self._bounds: dict[str, tuple[float, float]] = {}
         self._reach: dict[str, list[float]] = {}  # of every sample, the largest absolute value
         self._origins: dict[str, list[tuple[int, int]]] = {}
@@ -112,6 +140,8 @@ class DataWarnings:
 
     def _unnormalised(self, each: Input) -> str | None:
         low, high = self._bounds.get(each.name, (0.0, 1.0))
+        if each.name in self._normalised:
+            return None
         if _is_image(each) and low >= 0 and high > _UNNORMALISED:
             return (
                 f"input '{each.name}' has values from {low:g} to {high:g}; most networks take "

@@ -17,6 +17,7 @@ from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.output_evidence import Evidence
 from qtool.core.quant_params import ROUNDED
+from qtool.core.random_inputs import is_cache
 from qtool.core.types import Array, Dynamic
 from qtool.metrics.compared_batches import ComparedBatches
 from qtool.metrics.output_errors import OutputErrors
@@ -213,7 +214,16 @@ def measure_estimate(
         batch=size if dynamic else 0,
         in_batches=in_batches,
         clipped=_share(clipped),
+        cached=_cached_tokens(model.graph, samples.batches[0].arrays()),
     )
+
+
+def _cached_tokens(graph: FloatGraph, inputs: Sequence[Array]) -> int:
+    """Return how many tokens of a batch are in its KV cache."""
+    sizes = (
+        a.shape[2] for i, a in zip(graph.inputs, inputs, strict=True) if is_cache(i) and a.ndim == 4
+    )
+    return max(sizes, default=0)
 
 
 def _one_by_one(

@@ -76,6 +76,11 @@ class Evidence(NamedTuple):
     reads_images: bool = False
     kind: str = ""
 
+    @property
+    def is_state_alone(self) -> bool:
+        """Whether it is a state that the user does not call anything else."""
+        return self.is_state and not self.kind
+
 
 def reads_images(shapes: Iterable[Sequence[object]]) -> bool:
     """Return whether an input has one of these shapes: four sizes, one of them three channels."""

@@ -138,7 +138,8 @@ class OutputAgreement(NamedTuple):
         text = self.headline
         if self.interval is not None:
             exact = self.kind in (COSINE, NUMBERS)
-            low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
+            ends = (min(e, 0.9999) if e < 1 else 1.0 for e in self.interval)
+            low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in ends)
             if low != high:
                 text += f" ({low} to {high}{'' if exact else ' %'})"
         return f"{text}{self._more()}"

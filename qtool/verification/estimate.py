@@ -32,6 +32,7 @@ _FEW = 20  # samples that show no rare ones
 _FEW_SHARE = 0.05  # of the samples
 _DECISIVE = 0.5  # share of the error that so few samples have, to say so
 _UNSURE = 0.5  # relative standard error of the pooled error, to say so
+_ROUGH = 0.25  # likewise, to give no tenth of a dB: new samples differ by a dB or more
 _NORMAL_QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _MOST_DEVIATION = 10.0  # of the logarithms, which the exponential function can take
 _NAMED = 3  # samples in a sentence
@@ -111,12 +112,14 @@ class Estimate(JsonRecord):
             that is not known. Far above 1, rare samples are missing here.
         loud: share of the signal in the loudest samples, one in twenty, of the output where it is
             largest, 0 to 1.
-        unsure: relative standard error of the pooled error of the lowest output, if the errors of
-            samples are distributed log-normally.
+        unsure: relative standard error of the pooled error of the lowest output: that of the
+            samples, or, if it is larger, that of a log-normal distribution with their middle half.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
         by_batch: the errors of single samples are not known, since an output does not have one row
             for each; medians are then those of batches, without an interval.
+        cached: tokens of each sample that are in its KV cache, computed in float: no figure counts
+            them, which often have the largest errors.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
@@ -142,6 +145,7 @@ class Estimate(JsonRecord):
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
     by_batch: bool = False
+    cached: int = 0
 
     @property
     def lowest(self) -> OutputEstimate | None:
@@ -168,8 +172,9 @@ class Estimate(JsonRecord):
     def source(self) -> str:
         """The number and kind of the samples, in words."""
         kind = "new sample" if self.kind == ESTIMATE else "calibration sample"
+        later = f", from token {self.cached + 1} on" if self.cached else ""
         batch = f", batch {self.batch}" if self.batch > 1 else " one by one" if self.batch else ""
-        return f"{formats.quantity(self.samples, kind)}{batch}"
+        return f"{formats.quantity(self.samples, kind)}{batch}{later}"
 
     def text(self, outputs: Sequence[OutputEstimate]) -> str:
         """Return the figures of some outputs for a summary."""
@@ -178,7 +183,9 @@ class Estimate(JsonRecord):
             place += f"; in batches of {self.in_batches.size} {_db(self.in_batches.median_db)}"
         if len(outputs) == 1:
             (one,) = outputs
-            spread = f", {_spread(one)}" if self.samples > 1 and one.median_db is not None else ""
+            spread = (
+                f", {self._spread(one)}" if self.samples > 1 and one.median_db is not None else ""
+            )
             what = "median of " if self.samples > 1 else ""
             if self.by_batch:
                 return f"{_db(one.median_db)} ({self.source}, batch by batch{place})"
@@ -189,8 +196,15 @@ class Estimate(JsonRecord):
         if self.by_batch:
             return f"{shown}{more} ({self.source}, batch by batch{place})"
         low = lowest[0]
-        spread = f"; {low.output}: {_spread(low)}" if self.samples > 1 else ""
+        spread = f"; {low.output}: {self._spread(low)}" if self.samples > 1 else ""
         return f"{shown}{more} (medians of {self.source}{spread}{place})"
+
+    def _spread(self, each: OutputEstimate) -> str:
+        between = f"95 % interval {_bare(each.low_db)} to {_bare(each.high_db)}"
+        pooled = _bare(each.pooled_db)
+        if each.pooled_db is not None and (self.unsure > _ROUGH or self.caution):
+            pooled = f"at most {math.ceil(each.pooled_db)}"
+        return f"{between}; pooled {pooled}, worst {_bare(each.worst_db)}"
 
     @property
     def caution(self) -> str | None:
@@ -273,14 +287,17 @@ def estimate_outputs(
 
 
 def _standard_error(noise: Array) -> float:
-    """Return the relative standard error of a mean of log-normal values, whose logarithms have the
-    standard deviation of their middle half. noise: [samples], at least 0."""
-    logarithms = np.log(noise[np.isfinite(noise) & (noise > 0)])
-    if len(logarithms) < 2:
+    """Return the relative standard error of a mean: that of its values or, if it is larger, that of
+    log-normal ones, whose logarithms have the standard deviation of their middle half. noise:
+    [samples], at least 0."""
+    known = noise[np.isfinite(noise) & (noise > 0)]
+    logarithms = np.log(known)
+    if len(known) < 2:
         return 0.0
+    own = float(known.std(ddof=1) / known.mean()) / math.sqrt(len(known))
     low, high = np.percentile(logarithms, (25, 75))
     deviation = min(float(high - low) / _NORMAL_QUARTILES, _MOST_DEVIATION)
-    return math.sqrt(math.expm1(deviation**2) / len(noise))
+    return max(own, math.sqrt(math.expm1(deviation**2) / len(noise)))
 
 
 def _few_of(count: int) -> int:
@@ -316,11 +333,6 @@ def _costly(
 
 def _none_if_inf(value: float) -> float | None:
     return None if value == math.inf else value
-
-
-def _spread(each: OutputEstimate) -> str:
-    between = f"95 % interval {_bare(each.low_db)} to {_bare(each.high_db)}"
-    return f"{between}; pooled {_bare(each.pooled_db)}, worst {_bare(each.worst_db)}"
 
 
 def _bare(value: float | None) -> str:

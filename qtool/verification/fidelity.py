@@ -25,6 +25,7 @@ from qtool.metrics.output_agreement import (
     OutputShare,
     agreements_text,
 )
+from qtool.metrics.output_errors import finite_or_inf
 from qtool.metrics.output_kind import NUMBERS
 from qtool.verification.estimate import Estimate
 
@@ -85,6 +86,7 @@ class Fidelity(JsonRecord):
         equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
             whose codes differ by one everywhere and mean the same.
         agreements: what changes for a user of the outputs, on the same samples as `outputs`.
+        states: outputs that are states of recurrent layers, unless the user names what they are.
         by_values: outputs whose number of rows depends on values, which are not compared.
     """
 
@@ -101,16 +103,20 @@ class Fidelity(JsonRecord):
     equal_shares: tuple[OutputShare, ...] = ()
     agreements: tuple[OutputAgreement, ...] = ()
     by_values: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
         """SQNR in dB that is shown, of the worst output; infinite if none has noise."""
-        return min((db for _, db in self._figures() if db is not None), default=float("inf"))
+        return min((finite_or_inf(db) for _, db in self._figures()), default=float("inf"))
 
     @property
-    def has_sqnr(self) -> bool:
-        """Whether the SQNR of an output was measured: classes, or rows by values, have none."""
-        return bool(self._figures())
+    def judged(self) -> OutputSqnr | None:
+        """The output with the lowest SQNR that a goal judges: no cache and no state, which the
+        outputs that read them judge, unless there is nothing else. None without float outputs."""
+        figures = self._figures()
+        kept = [o for o in figures if not is_cache(o.output) and o.output not in self.states]
+        return min(kept or figures, key=lambda o: finite_or_inf(o.sqnr_db), default=None)
 
     def _figures(self) -> Outputs:
         """Return the SQNR of each output: its median over the samples of the estimate."""
@@ -331,6 +337,7 @@ def compare_outputs(
         equal_shares=batch.equal_shares(),
         agreements=batch.agreements(),
         by_values=tuple(batch.left),
+        states=tuple(n for n in names if n in evidence and evidence[n].is_state_alone),
     )
 
 

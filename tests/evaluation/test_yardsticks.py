@@ -1,0 +1,72 @@
+"""What evaluate, report and gate say of outputs that are no scores, and what a file records."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+import qtool
+from qtool.core.errors import DataError
+from tests.metrics.outputs_of_networks import NETWORKS, inputs_of, model_of
+
+FORECAST, SELECTION = "forecast of six steps", "transformer detector with the best queries"
+LABELLED = "classifier, by the user's labels"
+
+
+def files(case: str, folder: Path) -> tuple[Path, Path, dict[str, np.ndarray[Any, Any]]]:
+    """Return a float file, one with slightly other weights, and inputs."""
+    model = model_of(NETWORKS[case])
+    onnx.save(model, folder / "float.onnx")
+    generator = np.random.default_rng(2)
+    for weight in model.graph.initializer:
+        array = numpy_helper.to_array(weight)
+        noise = 1e-3 * generator.normal(size=array.shape)
+        weight.CopyFrom(numpy_helper.from_array((array + noise).astype(np.float32), weight.name))
+    onnx.save(model, folder / "other.onnx")
+    return folder / "float.onnx", folder / "other.onnx", inputs_of(model)
+
+
+@pytest.mark.parametrize(
+    ("case", "kinds"), [(FORECAST, ["numbers"]), (SELECTION, ["numbers", "token"])]
+)
+def test_outputs_without_labels_have_the_yardstick_of_their_kind(
+    case: str, kinds: list[str], tmp_path: Path
+) -> None:
+    real, other, inputs = files(case, tmp_path)
+    found = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    assert [each.kind for each in found.yardsticks] == kinds
+    assert min(each.value for each in found.yardsticks) > 0.95
+    assert found.agreement is None
+    options = qtool.ReportOptions(samples=8, seconds=0)
+    report = qtool.report(other, inputs, tmp_path / "page", options, model=real, other_model=True)
+    assert report.accuracy.models[1].yardsticks == found.yardsticks
+    gate = qtool.gate(other, real, inputs, other_model=True)
+    assert f"agreement ({kinds[0]})" in str(gate)
+
+
+def test_rows_that_values_decide_end_in_a_sentence(tmp_path: Path) -> None:
+    real, other, inputs = files("detector with its selection", tmp_path)
+    with pytest.raises(DataError, match="values decide how many rows each output has"):
+        qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+
+
+@pytest.mark.parametrize(
+    ("batches", "recipe"),
+    [
+        ([(torch.randn(32, 16), torch.arange(32) % 6) for _ in range(2)], None),
+        ([torch.randn(32, 16) for _ in range(2)], {"outputs": ["output=class"]}),
+    ],
+    ids=["labels", "recipe"],
+)
+def test_a_file_records_what_its_output_is(batches: list[Any], recipe: Any, tmp_path: Path) -> None:
+    real, _, _ = files(LABELLED, tmp_path)
+    model = qtool.quantize(qtool.load_model(real), batches, accuracy="fast", recipe=recipe)
+    assert model.fidelity.agreements[0].kind == "class"
+    model.export(tmp_path / "int8.onnx")
+    data = np.random.default_rng(3).normal(size=(40, 16)).astype(np.float32)
+    found = qtool.evaluate(tmp_path / "int8.onnx", real, data, seconds=0)
+    assert (found.scores, found.yardsticks) == ("classes", ())
