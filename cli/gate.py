@@ -88,7 +88,7 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable, write_atomic
-    from qtool.evaluation.gate.metrics import find_metric
+    from qtool.metrics.named_metrics import find_metric
 
     for path in filter(None, (junit, badge, markdown)):
         check_writable(path, file, against, *_read(data, labels))

@@ -17,11 +17,11 @@ from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
-from qtool.evaluation.gate.metrics import AGREEMENT, user_metric
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
 from qtool.evaluation.gate.result import GateResult, Outcome
-from qtool.evaluation.gate.vectors import folders_of, read_pooling
 from qtool.evaluation.history import Run, append_run, make_run, read_history
+from qtool.metrics.named_metrics import AGREEMENT, user_metric
+from qtool.metrics.vector_output import folders_of, read_pooling
 
 COMMAND = "gate"
 

@@ -91,7 +91,9 @@ def generate(
     )
     if model is None:
         return result
-    return replace(result, agreement=_agreement(model, loaded(prompt)["input_ids"], result.tokens))
+    return replace(
+        result, agreement=_equal_tokens(model, loaded(prompt)["input_ids"], result.tokens)
+    )
 
 
 def _read_first(folder: Path, names: Sequence[str], read: Callable[[Any], _T]) -> _T | None:
@@ -112,7 +114,7 @@ def _read_first(folder: Path, names: Sequence[str], read: Callable[[Any], _T]) -
 
 
 @torch.no_grad()
-def _agreement(model: str | Path, prompt: list[int], tokens: tuple[int, ...]) -> int:
+def _equal_tokens(model: str | Path, prompt: list[int], tokens: tuple[int, ...]) -> int:
     """Return how many tokens the float model finds most likely behind those before them."""
     decoder: Any = load_model(model, task=WITH_PAST, attention="masked")
     ids = torch.tensor([[*prompt, *tokens[:-1]]])

@@ -10,6 +10,7 @@ import numpy as np
 from qtool.backends.session import Session
 from qtool.core.types import Array
 from qtool.core.value_names import MASK
+from qtool.metrics.token_scores import cross_entropy, divergences, log_softmax
 
 POSITIONS, CACHE, LOGITS = "position_ids", "past", "logits"
 """Names of inputs and outputs in the files of transformers; those of a cache begin with CACHE."""
@@ -74,8 +75,7 @@ class LanguageModel:
         targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays, context)
         losses = np.zeros(predicted.shape)
         for i, row in enumerate(logits[:, :-1]):  # a sample at a time, since a vocabulary is large
-            chosen = targets[i][:, None].astype(np.int64)
-            losses[i] = -np.take_along_axis(_log_softmax(row), chosen, -1)[:, 0]
+            losses[i] = cross_entropy(row, targets[i])
         return np.where(predicted, losses, 0.0)
 
     def divergences(
@@ -84,22 +84,10 @@ class LanguageModel:
         """Return the Kullback-Leibler divergence of the distribution of each counted next token
         from that of the reference in nats, float64 [samples, tokens - 1]; 0 elsewhere."""
         predicted = self.predicted(arrays, context)
-        divergences = np.zeros(predicted.shape)
+        each = np.zeros(predicted.shape)
         for i, (row, other) in enumerate(zip(reference[:, :-1], logits[:, :-1], strict=True)):
-            own = _log_softmax(row)
-            share = np.exp(own)
-            with np.errstate(invalid="ignore"):
-                terms = share * (own - _log_softmax(other))
-            divergences[i] = np.where(share > 0, terms, 0.0).sum(-1)
-        return np.where(predicted, divergences, 0.0)
-
-
-def _log_softmax(logits: Array) -> Array:
-    """Return the logarithms of probabilities, float64, of logits [tokens, vocabulary]."""
-    scores = logits.astype(np.float64)
-    scores -= scores.max(-1, keepdims=True)
-    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
-    return scores
+            each[i] = divergences(log_softmax(row), log_softmax(other))
+        return np.where(predicted, each, 0.0)
 
 
 def find_language_model(model: Session, arrays: Sequence[Array]) -> LanguageModel | None:

@@ -57,6 +57,21 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     ]
 
 
+def agreement_metric(measured: SampleStatistics, confidence: float = CONFIDENCE) -> Metric | None:
+    """Return the agreement of the second file with the first; None if the outputs are no scores."""
+    name = "agreement with float"
+    if measured.scores == CLASSES:
+        same = measured.same_class(1)
+        hits = [np.ones(len(same)), same]
+        return make_metric(name, hits, "built in", percent=True, confidence=confidence)
+    share = agreement_with_reference(measured, 1, confidence)
+    if share is None:
+        return None
+    drop = Interval(1 - share.value, 1 - share.high, 1 - share.low)
+    values, drops = (1.0, share.value), (0.0, drop.value)
+    return Metric(name, True, True, "built in", values, drops, (None, drop))
+
+
 def agreement_with_reference(
     measured: SampleStatistics, model: int, confidence: float = CONFIDENCE
 ) -> Interval | None:

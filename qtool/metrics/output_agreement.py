@@ -29,6 +29,7 @@ from qtool.metrics.output_kind import (
 )
 from qtool.metrics.sample_ratios import below_one_interval, clustered_share_interval
 from qtool.metrics.texts import blank_of, same_texts
+from qtool.metrics.token_scores import divergences, log_softmax
 
 Array = np.ndarray[Any, Any]
 
@@ -287,9 +288,7 @@ def _divergence(a: Array, b: Array) -> float:
     is_share, total = sums_to_one(a[:_CHUNK], -1), 0.0
     for start in range(0, len(a), _CHUNK):  # a vocabulary is large
         some = (x[start : start + _CHUNK].astype(np.float64) for x in (a, b))
-        with np.errstate(invalid="ignore", over="ignore"):
-            p, q = (_log_probabilities(x, is_share) for x in some)
-            each = np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(-1)
+        each = divergences(*(_log_probabilities(x, is_share) for x in some))
         total += float(np.where(np.isfinite(each), each, np.inf).sum())
     return total / len(a)
 
@@ -298,9 +297,8 @@ def _log_probabilities(a: Array, is_share: bool) -> Array:
     """Return the logarithms of probabilities, or of the softmax of logits."""
     if is_share:
         return np.log(np.maximum(a, np.finfo(np.float32).tiny))
-    shifted = a - a.max(-1, keepdims=True)
-    logs: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return logs
+    with np.errstate(invalid="ignore"):
+        return log_softmax(a)
 
 
 def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:

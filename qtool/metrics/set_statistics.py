@@ -8,6 +8,7 @@ import numpy as np
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
+from qtool.metrics.texts import texts
 
 _ROWS = 1024  # queries that are compared with all samples at a time
 
@@ -122,10 +123,7 @@ def decode(output: Array, blank: int) -> list[list[int]]:
     if output.ndim != 3:
         raise DataError("WER needs [samples, steps, words] scores or [samples, words] numbers")
     best = np.where(output.any(-1), output.argmax(-1), blank)  # padded steps are zero
-    changed = np.diff(best, axis=1, prepend=-1) != 0
-    return [
-        [int(w) for w in row[new] if w != blank] for row, new in zip(best, changed, strict=True)
-    ]
+    return texts(best, blank)
 
 
 def word_errors(words: list[list[int]], labels: Array) -> Array:

@@ -45,10 +45,11 @@ def same_texts(one: Array, other: Array, blank: int) -> Array:
         one, other: labels [samples, positions].
         blank: class that is left out.
     """
-    return np.array([a == b for a, b in zip(_texts(one, blank), _texts(other, blank), strict=True)])
+    return np.array([a == b for a, b in zip(texts(one, blank), texts(other, blank), strict=True)])
 
 
-def _texts(labels: Array, blank: int) -> list[list[int]]:
+def texts(labels: Array, blank: int) -> list[list[int]]:
+    """Return the text of each sample: labels [samples, positions] without blanks and repeats."""
     kept = (labels != blank) & _changes(labels)
     return [row[keep].tolist() for row, keep in zip(labels, kept, strict=True)]
 

@@ -6,7 +6,7 @@ from qtool.cli import COMMANDS
 
 from qtool.core import option_names
 from qtool.core.option_names import MEANT
-from qtool.evaluation.gate.metrics import METRICS
+from qtool.metrics.named_metrics import METRICS
 
 KNOWN = {
     "target": option_names.TARGETS,

@@ -17,10 +17,10 @@ from qtool.backends import profiles
 from qtool.backends.table import FORMATS
 from qtool.core import ops
 from qtool.core.remedies import CallEdit
-from qtool.evaluation.gate.metrics import find_metric
 from qtool.evaluation.user_metrics import over_data, user_metrics
 from qtool.frontends.data.collators import TransformCollator
 from qtool.frontends.data.rows import Row
+from qtool.metrics.named_metrics import find_metric
 from qtool.observers import MinMax
 from qtool.passes import GraphPass
 from qtool.planning.recipe import Recipe

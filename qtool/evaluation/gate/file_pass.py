@@ -13,17 +13,17 @@ from qtool.core.errors import DataError
 from qtool.core.output_evidence import Evidence
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
 from qtool.evaluation.gate.inputs import Digest, fitting_batches
-from qtool.evaluation.gate.metrics import GateMetric, Samples
 from qtool.evaluation.gate.options import GateOptions
 from qtool.evaluation.gate.result import GateCheck, Outcome
-from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.measure.output_pass import (
     Arrays,
     OutputTypeError,
     Reference,
     measure_arrays,
 )
+from qtool.metrics.named_metrics import GateMetric, Samples
 from qtool.metrics.sample_statistics import check_finite
+from qtool.metrics.vector_output import VectorOutput
 
 
 class FilePass:

@@ -22,7 +22,6 @@ from qtool.core.versions import version_of
 from qtool.evaluation.gate.file_pass import FilePass
 from qtool.evaluation.gate.inputs import BatchSizeError, digest_of, read_labels
 from qtool.evaluation.gate.metric_check import in_own_order, metric_check
-from qtool.evaluation.gate.metrics import Samples, find_metric
 from qtool.evaluation.gate.options import GateOptions
 from qtool.evaluation.gate.result import GateCheck, GateResult, GateRun, Outcome
 from qtool.evaluation.latency.decoding import phases
@@ -37,6 +36,7 @@ from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.same_weights import check_same_files
 from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
+from qtool.metrics.named_metrics import Samples, find_metric
 
 
 def run_gate(

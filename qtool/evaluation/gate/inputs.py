@@ -15,8 +15,8 @@ from qtool.core.formats import quantity
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
-from qtool.evaluation.gate.metrics import GateMetric
 from qtool.metrics.labels import check_no_names
+from qtool.metrics.named_metrics import GateMetric
 
 
 class BatchSizeError(DataError):

@@ -12,12 +12,12 @@ from qtool.core.formats import percent, quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW
-from qtool.evaluation.gate.metrics import GateMetric, Measured, Samples
 from qtool.evaluation.gate.options import GateOptions
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, Outcome
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import check_drop, default_drop
+from qtool.metrics.named_metrics import GateMetric, Measured, Samples
 
 _SHUFFLES = 19  # of the labels
 _GAIN = 2.0  # default limits by which no rounding makes a file better

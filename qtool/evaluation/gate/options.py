@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qtool.core.option_names import NATIVE
 from qtool.core.sentence_pooling import MEAN
-from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric
+from qtool.metrics.named_metrics import AGREEMENT, GateMetric
 
 CONFIDENCE = 0.95
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from qtool.metrics.sample_statistics import (
     VALUES,
     SampleStatistics,
 )
+from qtool.metrics.token_scores import equal_tokens
 from qtool.verification.strip_padding import Padding
 
 Ranges = Mapping[int, tuple[float, float]]
@@ -123,7 +124,7 @@ class OutputReader:
             tokens, equal, loss, divergence = _next_tokens(model, arrays, outputs, context)
         elif LOGITS in self.names[0] and first.ndim == 3 and first.dtype.kind == "f":
             scores, best = TOKENS, [own[0].argmax(-1) for own in outputs]
-            tokens, equal = _agreement(self._present(arrays, best[0].shape), best)
+            tokens, equal = equal_tokens(self._present(arrays, best[0].shape), best)
         n_classes = first.shape[1] if classes[0].shape[1] else 0
         return SampleStatistics(
             np.stack(classes),
@@ -172,14 +173,7 @@ def _next_tokens(
     loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
     first, *others = logits
     apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
-    return *_agreement(compared, best), loss, np.stack([np.zeros(len(first)), *apart])
-
-
-def _agreement(compared: Array, best: Iterable[Array]) -> tuple[Array, Array]:
-    """Return the number of compared tokens, and of those with the best class of the first file."""
-    classes = list(best)
-    equal = np.stack([((b == classes[0]) & compared).sum(1) for b in classes])
-    return compared.sum(1), equal
+    return *equal_tokens(compared, best), loss, np.stack([np.zeros(len(first)), *apart])
 
 
 def _errors(

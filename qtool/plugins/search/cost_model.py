@@ -306,10 +306,3 @@ def _error_scales(parts: Array, noise: Array) -> Array:
         logs = np.clip(logs, -4, 4)
     factors: Array = np.exp(logs)
     return factors
-
-
-def correlation(predicted: Array, true: Array) -> float | None:
-    """Return the correlation; None for fewer than 3 values, or if all are equal."""
-    if len(true) < 3 or np.ptp(predicted) == 0 or np.ptp(true) == 0:
-        return None
-    return float(np.corrcoef(predicted, true)[0, 1])

@@ -22,10 +22,10 @@ from qtool.core.types import Array
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.output_pass import Reference
 from qtool.evaluation.user_metrics import call_metrics
-from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
+from qtool.metrics.built_in import agreement_metric, built_in_metrics
 from qtool.metrics.interval import CONFIDENCE, Interval
 from qtool.metrics.metric import Metric, make_metric
-from qtool.metrics.sample_statistics import CLASSES, SampleStatistics, check_finite
+from qtool.metrics.sample_statistics import SampleStatistics, check_finite
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf
@@ -153,21 +153,7 @@ class Judge:
             )
         if metrics := built_in_metrics(measured, self.labels, self.confidence):
             return metrics[0]
-        return self._agreement(measured)
-
-    def _agreement(self, measured: SampleStatistics) -> Metric | None:
-        """Return the agreement with the float model, None if the outputs are no scores."""
-        name = "agreement with float"
-        if measured.scores == CLASSES:
-            same = measured.same_class(1)
-            hits = [np.ones(len(same)), same]
-            return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
-        share = agreement_with_reference(measured, 1, self.confidence)
-        if share is None:
-            return None
-        drop = Interval(1 - share.value, 1 - share.high, 1 - share.low)
-        values, drops = (1.0, share.value), (0.0, drop.value)
-        return Metric(name, True, True, "built in", values, drops, (None, drop))
+        return agreement_metric(measured, self.confidence)
 
     @cached_property
     def _reference(self) -> dict[str, Array]:

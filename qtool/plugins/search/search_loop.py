@@ -21,12 +21,13 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
 from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.metrics.ranks import correlation
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe
 from qtool.planning.speed import slow_layers
 from qtool.plugins.search.archive import Archive, Trial, recipe_key
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.plugins.search.choices import Config, SearchSpace, observers_of, search_space
-from qtool.plugins.search.cost_model import CostModel, correlation, fit_scales
+from qtool.plugins.search.cost_model import CostModel, fit_scales
 from qtool.plugins.search.goals import SearchOptions, TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.measured_model import measure_model, named_steps
@@ -255,7 +256,7 @@ class Search:
             recipes={t.key: self.tried_recipes[t.key] for t in trials},
             float_size=float_size,
             float_time=0.0 if raw is None else raw.float_time,
-            agreement=(None, None) if raw is None else _correlations(raw, observations),
+            agreement=(None, None) if raw is None else _fit_of_model(raw, observations),
             stopped=self.stopped,
             notes=tuple(self.notes),
             fresh=self.new_trials,
@@ -272,7 +273,7 @@ def _fitted(raw: CostModel, observations: Sequence[Observation]) -> CostModel:
     )
 
 
-def _correlations(
+def _fit_of_model(
     raw: CostModel, observations: Sequence[Observation]
 ) -> tuple[float | None, float | None]:
     """Return the correlations of the uncorrected model with measurements: dB of error, time."""

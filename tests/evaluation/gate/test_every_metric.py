@@ -10,7 +10,7 @@ import pytest
 from sklearn import metrics as oracle
 
 import qtool
-from qtool.evaluation.gate.metrics import METRICS
+from qtool.metrics.named_metrics import METRICS
 from qtool.metrics.set_statistics import decode
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file

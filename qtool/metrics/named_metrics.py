@@ -17,7 +17,6 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
-from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.metrics.drop import GROUPS, Values
 from qtool.metrics.labels import check_classes, check_labels
 from qtool.metrics.metric import PERPLEXITY
@@ -34,6 +33,7 @@ from qtool.metrics.set_statistics import (
     recall_hits,
     word_errors,
 )
+from qtool.metrics.vector_output import VectorOutput
 
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow

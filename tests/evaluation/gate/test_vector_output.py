@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.evaluation.gate.vectors import VectorOutput, read_pooling
 from qtool.metrics.ranks import rank_correlation
+from qtool.metrics.vector_output import VectorOutput, read_pooling
 
 GENERATOR = np.random.default_rng(0)
 TABLE = GENERATOR.normal(size=(1000, 8)).astype(np.float32)
