@@ -104,7 +104,7 @@ def output_evidence(
     """Return what is known of each output.
 
     Args:
-        operators: in the order in which they run.
+        operators: operators in the order in which they run.
         inputs, outputs: names of tensors.
         common: what is known of all of them.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -10,6 +12,7 @@ from qtool.core.types import Array
 from qtool.metrics.interval import CONFIDENCE, Interval
 from qtool.metrics.labels import check_classes, check_labels
 from qtool.metrics.metric import Metric, make_metric, perplexity_metric
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import BY_FUNCTION, regression_metrics, targets_of
 from qtool.metrics.resampling import bootstrap_sums
 from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, TOP, SampleStatistics
@@ -57,8 +60,18 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     ]
 
 
-def agreement_metric(measured: SampleStatistics, confidence: float = CONFIDENCE) -> Metric | None:
-    """Return the agreement of the second file with the first; None if the outputs are no scores."""
+def agreement_metric(
+    measured: SampleStatistics,
+    yardsticks: Sequence[OutputAgreement] = (),
+    confidence: float = CONFIDENCE,
+) -> Metric | None:
+    """Return the agreement of the second file with the first; None without a yardstick.
+
+    Args:
+        measured: statistics of both files.
+        yardsticks: what the outputs agree in, for those that are no scores; the lowest counts.
+        confidence: probability of the interval of scores; that of a yardstick is 95 %.
+    """
     name = "agreement with float"
     if measured.scores == CLASSES:
         same = measured.same_class(1)
@@ -66,10 +79,21 @@ def agreement_metric(measured: SampleStatistics, confidence: float = CONFIDENCE)
         return make_metric(name, hits, "built in", percent=True, confidence=confidence)
     share = agreement_with_reference(measured, 1, confidence)
     if share is None:
-        return None
+        return _lowest(yardsticks)
     drop = Interval(1 - share.value, 1 - share.high, 1 - share.low)
     values, drops = (1.0, share.value), (0.0, drop.value)
     return Metric(name, True, True, "built in", values, drops, (None, drop))
+
+
+def _lowest(yardsticks: Sequence[OutputAgreement]) -> Metric | None:
+    """Return the lowest of what outputs agree in; None without any."""
+    if not yardsticks:
+        return None
+    each = min(yardsticks, key=lambda each: each.value)
+    ends, name = each.interval, f"agreement with float ({each.kind})"
+    drop = None if ends is None else Interval(1 - each.value, 1 - ends[1], 1 - ends[0])
+    values, drops = (1.0, each.value), (0.0, 1 - each.value)
+    return Metric(name, False, True, "built in", values, drops, (None, drop))
 
 
 def agreement_with_reference(

@@ -20,7 +20,7 @@ from qtool.core.progress import track
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
 from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.measure.output_pass import Reference
+from qtool.evaluation.measure.output_pass import Reference, Yardsticks
 from qtool.evaluation.user_metrics import call_metrics
 from qtool.metrics.built_in import agreement_metric, built_in_metrics
 from qtool.metrics.interval import CONFIDENCE, Interval
@@ -85,7 +85,7 @@ class Judge:
 
     The metric is the user's function if there is one, else top-1 if there are labels, else the
     perplexity of a causal language model, else the share of samples (or of tokens) with the best
-    class of the float model if the first output holds scores.
+    class of the float model if the first output holds scores, else what the outputs agree in.
     """
 
     def __init__(
@@ -112,13 +112,16 @@ class Judge:
             VerificationError: the file does not run.
         """
         data = track("evaluating", self.data)
-        measured = measure_outputs([self.file, file], data, reference=self._float_file)
+        yardsticks = Yardsticks()
+        measured = measure_outputs(
+            [self.file, file], data, reference=self._float_file, yardsticks=yardsticks
+        )
         check_finite(measured)
         signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
         share = min(noise / signal, MAX_NOISE) if signal else 0.0
         measure = decibels(signal, noise) if signal else NO_SIGNAL_DB
         base = Score(measured.samples, measure, share)
-        metric = self._metric(file, measured)
+        metric = self._metric(file, measured, yardsticks)
         if metric is None:
             return base
         interval = metric.intervals[1]
@@ -140,7 +143,9 @@ class Judge:
     def _float_file(self) -> Reference:
         return Reference(self.file, limit=MAX_KEPT)
 
-    def _metric(self, file: Path, measured: SampleStatistics) -> Metric | None:
+    def _metric(
+        self, file: Path, measured: SampleStatistics, yardsticks: Yardsticks
+    ) -> Metric | None:
         if self.function is not None:
             values = call_metrics(self.function, file, self.where)
             name = next(iter(values))
@@ -153,7 +158,8 @@ class Judge:
             )
         if metrics := built_in_metrics(measured, self.labels, self.confidence):
             return metrics[0]
-        return agreement_metric(measured, self.confidence)
+        *_, agreements = yardsticks.agreements().files
+        return agreement_metric(measured, agreements, self.confidence)
 
     @cached_property
     def _reference(self) -> dict[str, Array]:

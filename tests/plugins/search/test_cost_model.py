@@ -12,11 +12,11 @@ from torch import nn
 
 import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.metrics.ranks import correlation
 from qtool.plugins.search import measured_speedups
 from qtool.plugins.search.choices import FLOAT, observers_of, search_space
 from qtool.plugins.search.cost_model import (
     CostModel,
-    correlation,
     extra_points,
     find_items,
     fit_scales,

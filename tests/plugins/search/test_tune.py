@@ -56,7 +56,7 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
 
 def test_a_goal_that_nobody_set_is_named() -> None:
     tuned = _tuned(qtool.TuneGoals())
-    assert "may lose at most 1 points; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
+    assert "(numbers) may lose at most 0.01; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
 
 
 def test_a_decoder_has_a_step_and_a_prompt() -> None:
