@@ -45,8 +45,8 @@ def float_outputs_by_rows(graph: FloatGraph) -> list[bool]:
 
 def _operators(graph: fx.Graph) -> Iterator[Operator]:
     """Yield each call; that of several results has those that are used as its outputs."""
-    for node in G.calls(graph):
-        if _is_part(node):
+    for node in graph.nodes:
+        if not node.op.startswith("call") or _is_part(node):
             continue
         parts: dict[Any, str] = {u.args[1]: u.name for u in node.users if _is_part(u)}
         outputs = [parts.get(i, "") for i in range(1 + max(parts))] if parts else [node.name]
@@ -69,6 +69,7 @@ def _is_part(node: fx.Node) -> bool:
 
 
 def _name(target: Any) -> str:
+    """Return the type of an operator; of a call of a module, a quantization point, its name."""
     return str(target._schema.name) if hasattr(target, "_schema") else str(target)
 
 

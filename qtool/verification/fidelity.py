@@ -243,6 +243,7 @@ class Fidelity(JsonRecord):
         if equal:
             shown = f"{', '.join(filter(None, [shown, *equal]))} ({estimate.source})"
         agreements = self._agreements()
+        shown = shown or ("not measured" if self.by_values else "")
         return f"{shown}; {agreements}" if agreements else shown
 
     def notes(self) -> tuple[str, ...]:

@@ -152,6 +152,11 @@ class Explainer:
         """
         quantized = self.executor.run(self._bind(batch), self.executor.points)
         both = self._expected(batch), quantized[self.executor.outputs[0]]
+        if both[0].shape != both[1].shape:
+            raise DataError(
+                "values decide how many rows the first output has, so that no row has a "
+                "prediction that changed"
+            )
         if self.language_model is None:
             for scores in both:
                 _check_scores(scores)
