@@ -110,7 +110,7 @@ def output_evidence(
     """
     nodes = [each._replace(kind=kind_name(each.kind)) for each in operators]
     makers = {name: node for node in nodes for name in node.outputs}
-    rows = _rows(nodes, inputs)
+    rows = row_selections(nodes, inputs)
     readers: dict[str, list[Operator]] = {}
     for node in nodes:
         for name in node.inputs:
@@ -127,8 +127,13 @@ def output_evidence(
     }
 
 
-def _rows(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str, int]:
-    """Return the tensors whose rows values decide, see `Evidence.rows`."""
+def row_selections(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str, int]:
+    """Return the tensors whose rows values decide, see `Evidence.rows`.
+
+    Args:
+        nodes: operators in the order in which they run, their kinds as `kind_name` returns them.
+        inputs: names of tensors.
+    """
     data, rows = set(inputs), dict[str, int]()
     for node in nodes:
         if node.kind in _FIXED or not data.intersection(node.inputs):

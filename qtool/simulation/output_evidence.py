@@ -12,7 +12,15 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.file_parts import part_kind
-from qtool.core.output_evidence import BY_VALUES, Evidence, Operator, output_evidence, reads_images
+from qtool.core.output_evidence import (
+    BY_VALUES,
+    Evidence,
+    Operator,
+    kind_name,
+    output_evidence,
+    reads_images,
+    row_selections,
+)
 
 
 def evidence_of_graph(graph: FloatGraph, kinds: Mapping[str, str]) -> dict[str, Evidence]:
@@ -41,6 +49,13 @@ def float_outputs_by_rows(graph: FloatGraph) -> list[bool]:
     evidence = evidence_of_graph(graph, {})
     pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
     return [evidence[name].rows == BY_VALUES for node, name in pairs if G.is_float(node)]
+
+
+def nodes_by_rows(graph: FloatGraph) -> frozenset[str]:
+    """Return the names of the nodes whose result has a number of rows that the input decides."""
+    operators = [each._replace(kind=kind_name(each.kind)) for each in _operators(graph.graph)]
+    rows = row_selections(operators, [node.name for node in G.placeholders(graph.graph)])
+    return frozenset(G.name_of(n) for n in graph.graph.nodes if rows.get(n.name) == BY_VALUES)
 
 
 def _operators(graph: fx.Graph) -> Iterator[Operator]:

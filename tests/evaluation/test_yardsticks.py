@@ -70,3 +70,24 @@ def test_a_file_records_what_its_output_is(batches: list[Any], recipe: Any, tmp_
     data = np.random.default_rng(3).normal(size=(40, 16)).astype(np.float32)
     found = qtool.evaluate(tmp_path / "int8.onnx", real, data, seconds=0)
     assert (found.scores, found.yardsticks) == ("classes", ())
+
+
+class Selecting(torch.nn.Module):
+    """Keeps the rows with a positive first value, and computes on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.body(x)
+        return self.head(h[h[:, 0] > 0]), h
+
+
+def test_steps_that_judge_leave_out_rows_that_values_decide() -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(32, 16) for _ in range(3)]
+    model = qtool.quantize(Selecting().eval(), batches, recover=["gptq", "sensitive-layers"])
+    assert [note for note in model.notes if "skipped" in note] == []
+    assert [each.output for each in model.fidelity.outputs] == ["output_1"]
+    assert "values decide how many rows 'output_0' has" in str(model.fidelity)
