@@ -207,7 +207,8 @@ def output_agreement(
     if kind is None:
         return None
     if kind.kind in (CLASS, TOKEN, PIXEL):
-        return _same_classes(name, np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1))
+        moved = np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1)
+        return _same_classes(name, *moved) or _kept_spread(name, a, b)
     if kind.kind == DETECTION:
         return _same_detections(name, a, b)
     if kind.kind == THRESHOLD:

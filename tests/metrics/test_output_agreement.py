@@ -59,7 +59,11 @@ KINDS: dict[str, tuple[str, np.ndarray[Any, Any], str | None]] = {
     "states": ("last_hidden_state", normal(2, 9, 64), COSINE),
     "a series": ("output", normal(20), NUMBERS),
     "weights of attention": ("attn", softmax(normal(4, 9, 9)), NUMBERS),
-    "always one class": ("logits", normal(20, 10) * 0.01 + np.eye(10, dtype=np.float32)[3], None),
+    "always one class": (
+        "logits",
+        normal(20, 10) * 0.01 + np.eye(10, dtype=np.float32)[3],
+        NUMBERS,
+    ),
     "zeros": ("output", np.zeros((20, 10), np.float32), None),
     "one number": ("output", np.ones((20, 1), np.float32), None),
     "whole numbers": ("output", np.arange(20), None),
