@@ -46,9 +46,10 @@ def _is_normalised(node: fx.Node) -> bool:
 
 
 def _convolves_channels(node: fx.Node, kind: str) -> bool:
-    weights = [n for n in node.all_input_nodes[1:] if G.rank(n) == 4]
-    shapes = [G.shape(each)[1:] for each in weights]
-    return kind.partition("::")[2].startswith("conv") and shapes == [(1, 1, 1)]
+    if not kind.partition("::")[2].startswith("conv"):
+        return False
+    shapes = [G.shape(n)[1:] for n in node.all_input_nodes[1:] if G.rank(n) == 4]
+    return shapes == [(1, 1, 1)]
 
 
 class DataWarnings:

@@ -195,3 +195,14 @@ INTEGERS: dict[str, dict[str, torch.Tensor]] = {
 @pytest.mark.parametrize("inputs", INTEGERS.values(), ids=INTEGERS)
 def test_other_integers(inputs: dict[str, torch.Tensor]) -> None:
     assert not [w for w in warnings_of(**inputs) if "fractions" in w]
+
+
+def test_bytes_are_no_mistake_where_the_network_normalizes_them() -> None:
+    first = torch.nn.BatchNorm2d(3)
+    first.running_mean += 100
+    first.running_var += 4000
+    images = [255 * torch.rand(8, 3, 8, 8) for _ in range(2)]
+    for norm, warned in ((first, False), (torch.nn.Identity(), True)):
+        net = torch.nn.Sequential(norm, torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten()).eval()
+        notes = qtool.calibrate(net, images, accuracy="fast").notes
+        assert any("divided by 255" in note for note in notes) == warned
