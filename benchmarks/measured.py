@@ -171,10 +171,10 @@ def agreement_of(
     pairs: Sequence[tuple[Outputs, Outputs]], place: int, kind: str, threshold: float
 ) -> float | None:
     """What a printed agreement says of the output at a place: share of equal best classes ("class",
-    "token", "class of pixels"), F1 of values above a threshold, mean cosine of vectors, Spearman's
+    "token", "pixel"), F1 of values above a threshold, mean cosine of vectors, Spearman's
     rank correlation ("order"); None of other kinds."""
     both = [next(itertools.islice(_pairs(*pair), place, None))[1:] for pair in pairs]
-    if kind in ("class", "token", "class of pixels"):
+    if kind in ("class", "token", "pixel"):
         last = kind == "token" or np.allclose(both[0][0].sum(-1), 1, atol=1e-3)
         axis = -1 if last else 1  # shares of classes may be last in images, too
         equal = [(a.argmax(axis) == b.argmax(axis)).ravel() for a, b in both]

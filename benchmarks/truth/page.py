@@ -17,7 +17,7 @@ FOUR_DIGITS = 5e-5
 KINDS = {"estimate": "new", "calibration": "calibration"}
 CLOSE = 0.02  # of F1, cosine and rank correlation
 FROM_FILES = ("onnx", "onnx-1", "file")
-SHARES = ("class", "token", "class of pixels")
+SHARES = ("class", "token", "pixel")
 OK, MISS, SILENT = "ok", "miss", "not printed"
 HEAD = """# Truth audit: printed and measured numbers
 
