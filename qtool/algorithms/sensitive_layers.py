@@ -196,16 +196,19 @@ SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
 
 
 def _budget(state: ConversionState, poor: bool) -> Budget:
-    """Return whether a choice is as fast as before by the table of costs, or moves little work
-    where the error is large."""
+    """Return whether a choice costs little: where the error is large, work or time may grow by
+    `BUDGET`; elsewhere that work and `SLOWER` are both limits."""
     costs, work, graph = targets.target(state.plan.target).costs, _work(state), state.graph.graph
+    limit = BUDGET * sum(work.values())
     before = 0.0 if costs is None else plan_time(graph, state.plan, costs)
 
     def allows(choice: _Choice, plan: QuantPlan) -> bool:
-        if poor and sum(work[n] for n in choice.nodes) <= BUDGET * sum(work.values()):
+        little = sum(work[n] for n in choice.nodes) <= limit
+        if poor and little:
             return True
-        slower = 1 + BUDGET if poor else SLOWER
-        return costs is not None and plan_time(graph, plan, costs) <= slower * before
+        if costs is None or not (poor or little):
+            return False
+        return plan_time(graph, plan, costs) <= before * (1 + BUDGET if poor else SLOWER)
 
     return allows
 
