@@ -27,7 +27,8 @@ def plan_time(graph: fx.Graph, plan: QuantPlan, table: CostTable) -> float:
     for node in calls:
         decision, times = decisions[node], table.node(node, batch)
         if decision is not None and decision.macs and times == (0.0, 0.0):
-            times = tuple(t["call"] + t["mac"] * decision.macs for t in kernels)
+            in_float, in_codes = (t["call"] + t["mac"] * decision.macs for t in kernels)
+            times = in_float, in_codes
         in_integers = table.convolution(stored[node])[True] if node in stored else times[True]
         nodes[node] = times[False], in_integers
     return Times(nodes, {n: table.edge(n, batch) for n in made}).total(labels)
