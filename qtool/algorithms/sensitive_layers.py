@@ -58,7 +58,7 @@ SLOWER = 1.02
 ELEMENT_WORK = 8
 """Work of an element that a node computes, in multiply-accumulates."""
 
-WORTH_DB = 3.0  # least gain of all choices
+WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices
