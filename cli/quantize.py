@@ -109,14 +109,20 @@ def command(
         options_in_use,
         refuse_blocks,
     )
+    from qtool.core.hub_cache import local_model
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.frontends.huggingface.foreign_weights import coded
 
+    has_codes = coded(Path(local_model(model))) is not None
+    weights_only = has_codes or (mode or "").startswith("weight-only")
     of_texts = data == source_options.NO_DATA and Path(model).is_dir()  # they cannot be generated
-    if data is None or (of_texts and (mode or "").startswith("weight-only")):
-        data = _no_data(mode)
+    if data is None or (of_texts and weights_only):
+        data = _no_data(weights_only)
         accuracy = accuracy or ("fast" if recipe is None and recover is None else None)
-    without_data = data == source_options.NO_DATA and (mode or "").startswith("weight-only")
-    on_texts = without_data and accuracy == "fast" and recipe is None and recover is None
+    on_texts = (
+        *(data == source_options.NO_DATA, weights_only, accuracy == "fast", recover is None),
+        has_codes or recipe is None,
+    )
     written = FileOptions(
         format_, external_data, layout, interface, batch, timing, min_coverage, min_sqnr
     )
@@ -163,7 +169,7 @@ def command(
             inputs, batches = module, sources.load_data(data, batch_size, own)
         else:
             inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
-        if on_texts and shape is None:
+        if all(on_texts) and shape is None:
             batches = sources.load_example_texts(model, module)
         evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
         share = None if batches is None else sources.share_of(batches)
@@ -185,16 +191,13 @@ def _usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from error
 
 
-def _no_data(mode: str | None) -> str:
+def _no_data(weights_only: bool) -> str:
     """Return the value of --data where it is left out, which only weights allow.
 
-    Args:
-        mode: value of --mode.
-
     Raises:
-        click.MissingParameter: the mode quantizes activations.
+        click.MissingParameter: activations are quantized.
     """
-    if mode is None or not mode.startswith("weight-only"):
+    if not weights_only:
         raise click.MissingParameter(param_type="option", param_hint="'--data'")
     return source_options.NO_DATA
 

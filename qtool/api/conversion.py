@@ -42,6 +42,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.coded_linear import check_unchanged
 from qtool.frontends.torch.example_inputs import UnknownInputError
 from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
@@ -268,7 +269,11 @@ def quantize(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
-    calibration = replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
+    calibration = replace(
+        calibration,
+        notes=(*(() if captured.codes else _mode_notes(plan, plain)), *notes),
+        scales=captured.params_of_codes(plan),
+    )
     return _convert(captured, plan, calibration, first, shared=True)
 
 
@@ -325,6 +330,9 @@ def _convert(
         state = run_steps(
             select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
         )
+    if captured.codes:
+        assert state.parameters is not None
+        check_unchanged(calibration.scales, state.parameters.params, plan.target)
     if shared:
         current().continue_on_rank_zero()
     return_free_memory()

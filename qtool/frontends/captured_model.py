@@ -32,9 +32,11 @@ from qtool.core.memory import return_free_memory
 from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
+from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.core.user_code import uncompiled
+from qtool.frontends.coded_linear import WeightCodes, codes_of, params_of_codes, recipe_of_codes
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
@@ -73,6 +75,7 @@ class Captured(InProcess):
         file: the ONNX file that it was read from; None for a model of torch.
         file_bytes: size of the ONNX file that was captured, with its external data; 0 for other
             models.
+        codes: parameter -> codes that a quantized checkpoint has for it.
     """
 
     instead = "send the model, and capture it there"
@@ -86,16 +89,12 @@ class Captured(InProcess):
         notes: tuple[str, ...] = (),
         file: Path | None = None,
         file_bytes: int = 0,
+        codes: Mapping[str, WeightCodes] | None = None,
     ) -> None:
         """
         Args:
-            graph: as the attribute.
-            fingerprint: as the attribute.
             outputs: outputs of the graph on its example, if known.
-            unfolded: as the attribute.
-            notes: as the attribute.
-            file: as the attribute.
-            file_bytes: as the attribute.
+            graph, fingerprint, unfolded, notes, file, file_bytes, codes: as the attributes.
         """
         self.graph = graph
         self.unfolded = unfolded
@@ -103,6 +102,7 @@ class Captured(InProcess):
         self.notes = notes
         self.file = file
         self.file_bytes = file_bytes
+        self.codes = codes or {}
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -169,14 +169,28 @@ class Captured(InProcess):
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
+        if self.codes and recipe is None:
+            recipe, mode = self.recipe(target, None, mode), None
         chosen = recipe_for(graph.graph, targets.target(target), recipe, mode)
         plan = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
+        self.params_of_codes(plan)
         return replace(plan, rewrites=rewrites)
+
+    def params_of_codes(self, plan: QuantPlan) -> Mapping[str, QuantParams]:
+        """Return point -> parameters that a checkpoint has for a plan of this model.
+
+        Raises:
+            PlanError: the plan does not keep all of its codes.
+        """
+        graph, _ = self.for_target(plan.target)
+        return params_of_codes(self.codes, graph.graph, plan)
 
     def recipe(self, target: str, *options: Any) -> Recipe:
         """Return the recipe for a target, of options as `Recipe.of` takes them; where these set no
         mode it is the usual one of the model on the target."""
         graph, _ = self.for_target(target)
+        if self.codes:
+            return recipe_of_codes(self.codes, graph.graph, *options)
         return recipe_for(graph.graph, targets.target(target), *options)
 
     @accepts_paths("path")
@@ -229,6 +243,7 @@ _LOSS = (
 
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
     notes: tuple[str, ...] = ()
+    codes = codes_of(model) if isinstance(model, nn.Module) else {}
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
@@ -266,7 +281,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         notes += (_LOSS,)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
-    return Captured(graph, mark, outputs, unfolded, notes, *source)
+    return Captured(graph, mark, outputs, unfolded, notes, *source, codes)
 
 
 def _all_of(count: int) -> str:
