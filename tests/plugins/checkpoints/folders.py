@@ -103,7 +103,8 @@ def scheme(**weights: Any) -> dict[str, Any]:
 
 def write(folder: Path, method: Any, config: Mapping[str, Any], **options: Any) -> Weights:
     """Write a folder of a Llama with codes; return its dequantized weights by their names."""
-    model = llama(num_hidden_layers=1, hidden_size=64, intermediate_size=128, initializer_range=0.1)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.02}
+    model = llama(num_hidden_layers=1, **sizes)
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
     stored = load_file(file)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import qtool
 from qtool.core.errors import CaptureError, PlanError
 from qtool.frontends.coded_linear import CodedLinear
+from tests.needs import needs_vnni
 from tests.plugins.checkpoints import folders
 from tests.plugins.checkpoints.folders import LAYER, awq, compressed, configure, gptq, scheme, write
 
@@ -104,18 +105,23 @@ def test_the_file_has_the_codes_of_the_folder(name: str, tmp_path: Path) -> None
     assert rows(real[f"{n}.weight"] for n in layers) <= rows(weights_in(file.path))
 
 
-def test_int8_weights_and_inputs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "weight-only"},
+        pytest.param({"target": "onnxruntime-x86-vnni"}, marks=needs_vnni),
+    ],
+)
+def test_int8_weights_and_inputs(options: dict[str, str], tmp_path: Path) -> None:
     """The default target would widen scales; where nothing saturates their codes stay."""
     real = write(tmp_path / "q", per_output, W8A8)
     with pytest.raises(PlanError, match="saturate, and onnxruntime would widen their scale"):
         quantized(tmp_path / "q")
-    for options in ({"target": "onnxruntime-x86-vnni"}, {"mode": "weight-only"}):
-        path = quantized(tmp_path / "q", **options).path
-        kinds = {n.op_type for n in onnx.load(path).graph.node}
-        assert ("MatMulInteger" in kinds) == ("target" in options)
-        stored = [numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer]
-        found = {c.tobytes() for c in stored if c.dtype == np.int8 and c.ndim == 2}
-        assert found == {codes_of(tmp_path / "q", n) for n in real if "proj" in n}
+    graph = onnx.load(quantized(tmp_path / "q", **options).path).graph
+    assert ("MatMulInteger" in {n.op_type for n in graph.node}) == ("target" in options)
+    stored = [numpy_helper.to_array(i) for i in graph.initializer]
+    found = {c.tobytes() for c in stored if c.dtype == np.int8 and c.ndim == 2}
+    assert found == {codes_of(tmp_path / "q", n) for n in real if "proj" in n}
 
 
 def per_output(weight: torch.Tensor) -> Any:
@@ -130,17 +136,17 @@ def codes_of(folder: Path, name: str) -> bytes:
 
 def test_what_is_float_may_be_quantized_and_codes_may_not(tmp_path: Path) -> None:
     write(tmp_path / "q", awq, AWQ)
-    table = [{"op": "embedding", "as": "int8-weights"}]
-    file = quantized(tmp_path / "q", recipe={"rules": table})
+    head = {"select": "lm_head", "as": "int8-weights"}
+    file = quantized(tmp_path / "q", recipe=[head])
     tables = [i for i in onnx.load(file.path).graph.initializer if sorted(i.dims) == [64, 96]]
-    assert sum(t.data_type == onnx.TensorProto.FLOAT for t in tables) == 1  # the head
+    assert sum(t.data_type == onnx.TensorProto.FLOAT for t in tables) == 1  # the embedding
     for options, problem in (
-        ({"recipe": [{"op": "linear", "as": "float"}]}, "has codes of the checkpoint, uint4"),
+        ({"recipe": [{"select": "*q_proj*", "as": "float"}]}, "has codes of the checkpoint, uint4"),
         ({"recipe": [{"op": "linear", "block": 64}]}, "keeps the codes of the checkpoint: uint4"),
         ({"mode": "static"}, "its mode is weight-only-int4"),
         ({"recover": ("gptq",)}, "no step changes them"),
         ({"accuracy": "best"}, "no step changes them"),
-        ({"target": "tensorrt"}, "has codes of the checkpoint, uint4, a scale for each 32"),
+        ({"target": "tensorrt"}, "nothing in this model can run in integers on tensorrt"),
     ):
         with pytest.raises(PlanError, match=problem):
             quantized(tmp_path / "q", **options)
