@@ -16,9 +16,9 @@ from qtool.plugins.checkpoints.record import (
     CheckpointError,
     Stored,
     Tensors,
-    check_shape,
     integer,
     known_bits,
+    scales,
     unpacked,
     words,
 )
@@ -53,7 +53,7 @@ def read_awq(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> Stored:
         raise CheckpointError(
             f"its {inputs} inputs are no multiple of the group size {group}", AGAIN
         )
-    scale = check_shape(tensors, "scales", (inputs // group, outputs)).float().t()
+    scale = scales(tensors, "scales", (inputs // group, outputs)).t()
     zero = None
     if config.get("zero_point", True):
         stored = words(tensors, "qzeros")

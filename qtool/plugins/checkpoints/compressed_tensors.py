@@ -20,6 +20,7 @@ from qtool.plugins.checkpoints.record import (
     check_shape,
     integer,
     known_bits,
+    scales,
     unpacked,
     words,
 )
@@ -56,7 +57,7 @@ def read_compressed(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> 
         raise CheckpointError("its inputs are in the order of activations (weight_g_idx)")
     per_tensor = weights.get("strategy") == "tensor"
     shape = (1,) if per_tensor else (outputs, count)
-    scale = check_shape(tensors, "weight_scale", shape).float().expand(outputs, count)
+    scale = scales(tensors, "weight_scale", shape).expand(outputs, count)
     zero = None if symmetric else _zero(tensors, bits, outputs, count)
     return Stored(bits, codes, scale, zero, group, dynamic=dynamic)
 
@@ -129,6 +130,8 @@ def _zero(tensors: Tensors, bits: int, outputs: int, count: int) -> torch.Tensor
     stored = tensors.get("weight_zero_point")
     if stored is not None and stored.dtype == torch.int32:
         packed = words(tensors, "weight_zero_point").t()
+        if len(packed) != count:
+            raise CheckpointError(f"it has zero points of {len(packed)} groups, not {count}", AGAIN)
         return unpacked(packed, outputs, bits).t().to(torch.int64)
     plain = check_shape(tensors, "weight_zero_point", (outputs, count))
     return plain.to(torch.int64).add(2 ** (bits - 1))

@@ -19,6 +19,7 @@ from qtool.plugins.checkpoints.record import (
     check_shape,
     integer,
     known_bits,
+    scales,
     unpacked,
     words,
 )
@@ -55,7 +56,7 @@ def read_gptq(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> Stored
             f"its {inputs} inputs are no multiple of the group size {group}", AGAIN
         )
     count = inputs // group
-    scale = check_shape(tensors, "scales", (count, outputs)).float().t()
+    scale = scales(tensors, "scales", (count, outputs)).t()
     stored = unpacked(words(tensors, "qzeros"), outputs, bits)
     if len(stored) != count:
         raise CheckpointError(f"it has {len(stored)} rows of zero points for {count} groups", AGAIN)

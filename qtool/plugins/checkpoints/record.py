@@ -108,3 +108,15 @@ def check_shape(tensors: Tensors, name: str, shape: tuple[int, ...]) -> torch.Te
         what = "missing" if tensor is None else f"of the shape {list(tensor.shape)}"
         raise CheckpointError(f"its {name} is {what}, and has to be {list(shape)}", AGAIN)
     return tensor
+
+
+def scales(tensors: Tensors, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return scales in float32.
+
+    Raises:
+        CheckpointError: as for `check_shape`, or they are integers.
+    """
+    tensor = check_shape(tensors, name, shape)
+    if not tensor.is_floating_point():
+        raise CheckpointError(f"its {name} is {tensor.dtype}, and scales are floats", AGAIN)
+    return tensor.float()

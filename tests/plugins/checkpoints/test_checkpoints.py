@@ -184,6 +184,7 @@ DAMAGED: list[tuple[str, Callable[[Path], None], str]] = [
     ("gptq", change("g_idx", lambda t: t - 1), "its g_idx has other groups than 0 to 1"),
     ("gptq", change("scales", lambda t: t.t()), r"has to be \[2, 64\]"),
     ("gptq", change("scales", lambda t: -t), "scales that are negative, Inf, NaN"),
+    ("gptq", change("scales", lambda t: t.int()), "its scales is torch.int32"),
     ("gptq", change("qzeros", lambda t: None), "its qzeros is missing"),
     ("gptq", change("qweight", lambda t: t.float()), "its qweight is torch.float32"),
     ("gptq", change("qweight", lambda t: None), "lacks|holds|no weights for"),
@@ -193,6 +194,7 @@ DAMAGED: list[tuple[str, Callable[[Path], None], str]] = [
     ("compressed-tensors", config(format="float-quantized"), "the format float-quantized"),
     ("compressed-tensors", config(config_groups={}), "no group of its quantization_config"),
     ("compressed-tensors", config(sparsity_config={"format": "x"}), "are sparse"),
+    ("zero points", change("weight_zero_point", lambda t: t[:, :1]), "of 1 groups, not 2"),
     ("compressed-tensors", change("weight_shape", lambda t: t * 2), "its weight_shape is not"),
     ("compressed-tensors", change("weight_packed", lambda t: t[:, :4]), "a row of 4 int32"),
 ]
