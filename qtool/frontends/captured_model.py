@@ -18,6 +18,7 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
+from qtool.core.formats import quantity
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
 from qtool.core.graph.deferred import outputs_of
@@ -279,6 +280,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     if not any(output.dim() for output in outputs):
         notes += (_LOSS,)
+    if codes:
+        layers = quantity(len(codes), "layer")
+        notes += (f"the weights of {layers} have the codes of the checkpoint: nothing is rounded",)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source, codes)
