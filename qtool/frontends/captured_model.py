@@ -18,7 +18,6 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
-from qtool.core.formats import quantity
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
 from qtool.core.graph.deferred import outputs_of
@@ -37,7 +36,7 @@ from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.core.user_code import uncompiled
-from qtool.frontends.coded_linear import WeightCodes, codes_of, params_of_codes, recipe_of_codes
+from qtool.frontends import coded_linear
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
@@ -90,7 +89,7 @@ class Captured(InProcess):
         notes: tuple[str, ...] = (),
         file: Path | None = None,
         file_bytes: int = 0,
-        codes: Mapping[str, WeightCodes] | None = None,
+        codes: Mapping[str, coded_linear.WeightCodes] | None = None,
     ) -> None:
         """
         Args:
@@ -178,20 +177,16 @@ class Captured(InProcess):
         return replace(plan, rewrites=rewrites)
 
     def params_of_codes(self, plan: QuantPlan) -> Mapping[str, QuantParams]:
-        """Return point -> parameters that a checkpoint has for a plan of this model.
-
-        Raises:
-            PlanError: the plan does not keep all of its codes.
-        """
+        """Return point -> parameters of a checkpoint; PlanError: the plan changes its codes."""
         graph, _ = self.for_target(plan.target)
-        return params_of_codes(self.codes, graph.graph, plan)
+        return coded_linear.params_of_codes(self.codes, graph.graph, plan)
 
     def recipe(self, target: str, *options: Any) -> Recipe:
         """Return the recipe for a target, of options as `Recipe.of` takes them; where these set no
         mode it is the usual one of the model on the target."""
         graph, _ = self.for_target(target)
         if self.codes:
-            return recipe_of_codes(self.codes, graph.graph, *options)
+            return coded_linear.recipe_of_codes(self.codes, graph.graph, *options)
         return recipe_for(graph.graph, targets.target(target), *options)
 
     @accepts_paths("path")
@@ -244,7 +239,7 @@ _LOSS = (
 
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
     notes: tuple[str, ...] = ()
-    codes = codes_of(model) if isinstance(model, nn.Module) else {}
+    codes = coded_linear.codes_of(model) if isinstance(model, nn.Module) else {}
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
@@ -280,9 +275,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     if not any(output.dim() for output in outputs):
         notes += (_LOSS,)
-    if codes:
-        layers = quantity(len(codes), "layer")
-        notes += (f"the weights of {layers} have the codes of the checkpoint: nothing is rounded",)
+    notes += coded_linear.notes_on_codes(codes)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source, codes)

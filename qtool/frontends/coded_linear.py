@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
+from qtool.core.formats import quantity
 from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import Argument, Omission
 from qtool.planning.plan import Execution, Kind, QuantPlan
@@ -82,6 +83,13 @@ def codes_of(model: nn.Module) -> Mapping[str, WeightCodes]:
     """Return parameter -> codes of the weights that a model has as codes."""
     layers = ((n, m) for n, m in model.named_modules() if isinstance(m, CodedLinear))
     return {f"{name}.weight": layer.codes for name, layer in layers}
+
+
+def notes_on_codes(codes: Mapping[str, WeightCodes]) -> tuple[str, ...]:
+    """Return a note for the user, of a model with codes."""
+    layers = quantity(len(codes), "layer")
+    note = f"the weights of {layers} have the codes of the checkpoint: nothing is rounded"
+    return (note,) if codes else ()
 
 
 def recipe_of_codes(codes: Mapping[str, WeightCodes], graph: fx.Graph, *options: Any) -> Recipe:

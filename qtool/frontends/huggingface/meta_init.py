@@ -89,7 +89,7 @@ def load_without_weights(
     if coded(path, config) is not None:
         raise CaptureError(
             f"{path} holds codes of a quantized checkpoint, which are not converted block by block",
-            CallEdit("use `qtool quantize` (in Python qtool.quantize_to_file)"),
+            CallEdit("use `qtool quantize` for it"),
         )
     try:
         with silence_logging(), init_empty_weights():

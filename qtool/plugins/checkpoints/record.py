@@ -32,7 +32,7 @@ class Stored:
         bits: 2, 4 or 8.
         codes: counted from 0, uint8 [outputs, inputs].
         scale: float32 [outputs, groups].
-        zero: of the shape of `scale`, int64; None: half of the codes, which are symmetric.
+        zero: zero points in the shape of `scale`, int64; None: half of the codes.
         group: number of inputs that share a scale.
         groups: group of each input, int64 [inputs]; None: one after the other.
         dynamic: whether the layer computes on int8 inputs.
