@@ -136,10 +136,16 @@ def codes_of(folder: Path, name: str) -> bytes:
 
 def test_what_is_float_may_be_quantized_and_codes_may_not(tmp_path: Path) -> None:
     write(tmp_path / "q", awq, AWQ)
-    head = {"select": "lm_head", "as": "int8-weights"}
-    file = quantized(tmp_path / "q", recipe=[head])
-    tables = [i for i in onnx.load(file.path).graph.initializer if sorted(i.dims) == [64, 96]]
-    assert sum(t.data_type == onnx.TensorProto.FLOAT for t in tables) == 1  # the embedding
+    captured = qtool.capture_model(qtool.load_model(tmp_path / "q"), {"input_ids": IDS})
+
+    def plan(target: str = "onnxruntime", **options: Any) -> Any:
+        names = ("recipe", "mode", "accuracy", "recover")
+        recipe = captured.recipe(target, *(options.get(name) for name in names))
+        return captured.plan(target, recipe=recipe)
+
+    head = {"select": "lm_head*", "as": "int8-weights"}
+    weights = [p.name for p in plan(recipe=[head]) if p.kind.value == "weight"]
+    assert len(weights) == len(list(plan())) + 1 == 8
     for options, problem in (
         ({"recipe": [{"select": "*q_proj*", "as": "float"}]}, "has codes of the checkpoint, uint4"),
         ({"recipe": [{"op": "linear", "block": 64}]}, "keeps the codes of the checkpoint: uint4"),
@@ -149,7 +155,7 @@ def test_what_is_float_may_be_quantized_and_codes_may_not(tmp_path: Path) -> Non
         ({"target": "tensorrt"}, "nothing in this model can run in integers on tensorrt"),
     ):
         with pytest.raises(PlanError, match=problem):
-            quantized(tmp_path / "q", **options)
+            plan(**options)
 
 
 def change(part: str, edit: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[..., None]:
