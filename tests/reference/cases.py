@@ -120,7 +120,8 @@ _REFUSALS: Mapping[str, Case] = {
 }
 _HELP: Mapping[str, Case] = {
     "help": Case("--help", (TEXT,), quick=True),
-    **{f"help-{name}": Case(f"{name} --help", (TEXT,), quick=True) for name in COMMANDS},
+    "help-usual": Case("quantize --help", (TEXT,), quick=True),
+    **{f"help-{name}": Case(f"{name} --help-all", (TEXT,), quick=True) for name in COMMANDS},
 }
 GROUPS: Mapping[str, Mapping[str, Case]] = {
     "help": _HELP,
