@@ -1,4 +1,4 @@
-"""How long `qtool blockwise` takes for a Llama of some size, and what memory: a model of its cost,
+"""How long `qtool quantize` takes, block by block, for a Llama of some size, and what memory: a model of its cost,
 whose constants were measured.
 
     python benchmarks/large/estimate.py --tokens 65536 --gflops 100

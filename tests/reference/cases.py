@@ -116,7 +116,6 @@ _REFUSALS: Mapping[str, Case] = {
         "quantize tests.cli.models:broken --data calib_data/digits -o out/a.onnx"
     ),
     "refused-detector": Case("@explain detector static"),
-    "refused-blockwise": Case("@blockwise cnn static"),
 }
 _HELP: Mapping[str, Case] = {
     "help": Case("--help", (TEXT,), quick=True),
