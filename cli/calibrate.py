@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.records import record
+
+from qtool.core.conversion_options import QuantizeOptions
 
 if TYPE_CHECKING:
     from qtool import Calibration
+
+
+_OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
 
 
 @click.command("calibrate", cls=Command)
@@ -20,8 +27,6 @@ if TYPE_CHECKING:
     source_options.data_or_none(required=True),
     options.calibration_output,
     source_options.batch_size,
-    options.observer,
-    options.target,
     click.option(
         "--format",
         "format_",
@@ -29,12 +34,7 @@ if TYPE_CHECKING:
         help="Format of the file to convert to: what that cannot hold is refused now. By default "
         "that of the target's own runtime: tflite for TFLite, else qdq.",
     ),
-    options.recipe,
-    options.mode,
-    options.accuracy,
-    options.recover,
-    options.ignore,
-    source_options.dynamic,
+    record("how", QuantizeOptions, _OBSERVED),
     options.json_,
 )
 def command(
@@ -44,15 +44,8 @@ def command(
     shape: str | None,
     output_: Path,
     batch_size: int,
-    observer: str | None,
-    target: str | None,
     format_: str | None,
-    recipe: Path | None,
-    mode: str | None,
-    accuracy: str | None,
-    recover: str | None,
-    ignore: tuple[str, ...],
-    dynamic: tuple[str, ...],
+    how: QuantizeOptions,
     as_json: bool,
 ) -> None:
     """Run MODEL on calibration data and write the statistics of its tensors.
@@ -70,7 +63,6 @@ def command(
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import MODEL_FORMATS
     from qtool.distributed import current
-    from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, target_for
 
     if output_.suffix in MODEL_FORMATS:
@@ -81,25 +73,14 @@ def command(
             param_hint="--output",
         )
     check_writable(output_, model, weights, data)
-    kind = format_ or own_format(target or DEFAULT)
-    target = target_for(kind, target)
+    kind = format_ or own_format(how.target or DEFAULT)
+    how = replace(how, target=target_for(kind, how.target))
     sources.check_data(data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
-    calibration = qtool.calibrate(
-        loaded,
-        share,
-        target=target,
-        observer=observer or DEFAULT_OBSERVER,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-        recover=options.names(recover),
-        ignore=ignore or None,
-        dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.stage("calibrating", output.length_of(share)),
-        format=kind,
-    )
+    how = sources.with_dynamic(how, batches)
+    progress = output.stage("calibrating", output.length_of(share))
+    calibration = qtool.calibrate(loaded, share, progress=progress, format=kind, **how.keywords())
     current().continue_on_rank_zero()
     calibration.save(output_)
     show_file(calibration, output_, as_json)

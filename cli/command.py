@@ -33,16 +33,17 @@ GROUPS = {
     "Model": "model weights fix task tokenizer calibration scales against reference other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
-    "Precision": "target mode accuracy recover ignore observer recipe measure choices groups memory",
+    "Precision": "target mode accuracy recover ignore observer recipe measure choices groups "
+    "memory",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
     "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "
-    "timing precision budget evaluations layer_samples most cpu timeout",
+    "precision budget evaluations layer_samples most cpu timeout",
     "Texts and recordings": "processor max_length pad_to_max_length padded stride state states",
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
-    "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
-    "repaired_file title history junit badge markdown provenance document report config "
+    "Output": "output_ format format_ layout interface batch external_data archive page "
+    "save_recipe repaired_file title history junit badge markdown provenance document report config "
     "as_json verbose quiet log_level help help_all",
 }
 """Heading in the help -> names of the parameters below it."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
+from qtool.cli.records import record
+
+from qtool.evaluation.options import Goals, ReportOptions
 
 
 @click.command("compare", cls=Command)
@@ -24,14 +26,9 @@ from qtool.cli.labels import load_labels
     options.labels,
     source_options.classes,
     options.eval_,
-    options.minimize,
     source_options.batch_size,
-    options.batch_sizes,
-    options.threads,
-    options.seconds,
-    options.max_drop,
-    options.min_speedup,
-    options.min_coverage,
+    record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
+    record("goals", Goals),
     options.fail_on,
     options.other_model,
     options.json_,
@@ -41,10 +38,14 @@ def command(
     data: str,
     output_: Path | None,
     reference: Path | None,
+    labels: str | None,
+    evaluate: str | None,
+    batch_size: int,
+    measured: ReportOptions,
+    goals: Goals,
     fail_on: str | None,
     other_model: bool,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Compare the accuracy, speed and size of FILES, ONNX or TFLite, from qtool or any other tool.
 
@@ -55,12 +56,12 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(data, values["batch_size"], values["labels"])
+    batches = sources.load_data(data, batch_size, labels)
     report = qtool.compare(
         files,
         batches,
         output_,
-        options.report_options(values, load_labels(values["labels"], data, batches)),
+        options.report_options(measured, goals, evaluate, load_labels(labels, data, batches)),
         reference=reference,
         other_model=other_model,
         bars=output.stage,

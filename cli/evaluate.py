@@ -8,11 +8,14 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.number_types import parse_counts
+from qtool.cli.number_types import COUNTS
+from qtool.cli.records import record
+
+from qtool.core.conversion_options import QuantizeOptions
+from qtool.evaluation.options import ReportOptions
 
 
-def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    counts = parse_counts(ctx, param, value)
+def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ...]) -> int:
     if len(counts) > 1:
         raise click.BadParameter("takes one number here; use `qtool bench` or `qtool report`")
     return counts[0]
@@ -28,20 +31,19 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
     options.labels,
     source_options.classes,
     options.eval_,
-    options.minimize,
+    record("measured", ReportOptions, "lower_is_better seconds history"),
     source_options.stride,
     source_options.batch_size,
     click.option(
         "--threads",
         default="1",
         show_default=True,
+        type=COUNTS,
         callback=_one_count,
         help="Number of threads to measure the latency with; `qtool bench` takes several.",
     ),
     options.runtime,
-    options.seconds,
-    source_options.dynamic,
-    options.history,
+    record("how", QuantizeOptions, "dynamic"),
     options.json_,
 )
 def command(
@@ -51,13 +53,11 @@ def command(
     data: str,
     labels: str | None,
     evaluate: str | None,
-    minimize: tuple[str, ...],
+    measured: ReportOptions,
     batch_size: int,
     threads: int,
     runtime: str,
-    seconds: float,
-    dynamic: tuple[str, ...],
-    history: Path | None,
+    how: QuantizeOptions,
     other_model: bool,
     as_json: bool,
 ) -> None:
@@ -78,7 +78,7 @@ def command(
     from qtool.core.paths import is_file
     from qtool.evaluation.history import append_run, make_run, read_history
 
-    if history is not None:
+    if (history := measured.history) is not None:
         read_history(history)
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
@@ -95,11 +95,11 @@ def command(
         classes,
         function=function,
         where=evaluate or "",
-        lower_is_better=minimize,
+        lower_is_better=measured.lower_is_better,
         threads=threads,
         runtime=runtime,
-        seconds=seconds,
-        dynamic=sources.dynamic_of(dynamic, batches),
+        seconds=measured.seconds,
+        dynamic=sources.with_dynamic(how, batches).dynamic,
         other_model=other_model,
         progress=output.stage("evaluating", output.length_of(share)),
     )

@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.records import record
+
+from qtool.core.conversion_options import QuantizeOptions
 
 
 @click.command("explain", cls=Command)
@@ -39,7 +42,7 @@ from qtool.cli.command import Command
         "predictions of all explained samples.",
     ),
     source_options.batch_size,
-    source_options.dynamic,
+    record("how", QuantizeOptions, "dynamic"),
     options.other_model,
     options.json_,
 )
@@ -53,7 +56,7 @@ def command(
     most: int,
     repaired_file: Path | None,
     batch_size: int,
-    dynamic: tuple[str, ...],
+    how: QuantizeOptions,
     other_model: bool,
     as_json: bool,
 ) -> None:
@@ -82,7 +85,7 @@ def command(
         samples=sample or None,
         most=most,
         repaired_file=repaired_file,
-        dynamic=sources.dynamic_of(dynamic, batches),
+        dynamic=sources.with_dynamic(how, batches).dynamic,
         other_model=other_model,
     )
     output.show(explanation, as_json, int8_file)

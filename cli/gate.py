@@ -11,6 +11,9 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import Real
+from qtool.cli.records import record
+
+from qtool.evaluation.options import ReportOptions
 
 
 def _file(name: str, text: str) -> Any:
@@ -54,8 +57,7 @@ def _file(name: str, text: str) -> Any:
     options.other_model,
     source_options.batch_size,
     options.runtime,
-    options.seconds,
-    options.history,
+    record("measured", ReportOptions, "seconds history"),
     _file("--junit", "Write a JUnit report to FILE."),
     _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
     _file("--markdown", "Write a table for the summary of a CI job to FILE."),
@@ -69,6 +71,7 @@ def command(
     metric: str,
     lower_is_better: bool,
     batch_size: int,
+    measured: ReportOptions,
     junit: Path | None,
     badge: Path | None,
     markdown: Path | None,
@@ -104,6 +107,8 @@ def command(
         load_labels(labels, data, batches),
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
+        seconds=measured.seconds,
+        history=measured.history,
         processor=source_options.context_value("processor"),
         progress=output.stage("running", output.length_of(batches)),
         **values,

@@ -278,9 +278,3 @@ stride = _context_option(
     help="Read a .txt file as one text, in windows of --max-length tokens that begin this many "
     "tokens apart; each token counts once. By default each line is a text.",
 )
-dynamic = click.option(
-    "--dynamic",
-    multiple=True,
-    metavar="INPUT:DIM[=NAME]",
-    help="Dimension whose size varies at run time, besides dimension 0 of every input.",
-)

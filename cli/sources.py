@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.labels import are_names, is_column, load_labels, note_labels
-from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
+from qtool.cli.parsed_options import parse_fixed, parse_sizes, parse_states
 from qtool.cli.reading_options import (
     check_batch_size,
     chosen_options,
@@ -26,6 +27,7 @@ from qtool.cli.source_options import (
     remember_model,
 )
 
+from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.formats import quantity
 
 if TYPE_CHECKING:
@@ -410,8 +412,6 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     return DataShard(batches, ranks.rank, ranks.size)
 
 
-def dynamic_of(
-    values: tuple[str, ...], batches: Iterable[Any] | None
-) -> Mapping[str, Mapping[int, str]] | None:
-    """Return the dimensions of --dynamic; without the option those that the data declares."""
-    return (parse_dynamic(values) if values else None) or getattr(batches, "dynamic", None)
+def with_dynamic(how: QuantizeOptions, batches: Iterable[Any] | None) -> QuantizeOptions:
+    """Return the options with the dimensions that the data declares, without --dynamic."""
+    return replace(how, dynamic=how.dynamic or getattr(batches, "dynamic", None))

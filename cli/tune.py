@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.number_types import Real
+from qtool.cli.records import record
+
+from qtool.core.conversion_options import QuantizeOptions
+from qtool.evaluation.options import ReportOptions
 
 if TYPE_CHECKING:
     from qtool import TunedModel
@@ -36,7 +41,7 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
     ),
     source_options.classes,
     options.eval_,
-    options.minimize,
+    record("measured", ReportOptions, "lower_is_better history"),
     options.output,
     click.option(
         "--max-drop",
@@ -97,7 +102,7 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         metavar="LEVEL,...",
         help="Accuracy levels (--accuracy of `qtool quantize`) to choose from.",
     ),
-    options.recover,
+    record("how", QuantizeOptions, "observer target recipe recover ignore dynamic"),
     click.option(
         "--archive",
         type=source_options.Path_,
@@ -115,11 +120,6 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         help="Write the best recipe to a .toml or .json file.",
     ),
     source_options.batch_size,
-    options.observer,
-    options.target,
-    options.recipe,
-    source_options.dynamic,
-    options.history,
     options.json_,
 )
 def command(
@@ -129,12 +129,12 @@ def command(
     eval_data: str,
     labels: str | None,
     evaluate: str | None,
-    minimize: tuple[str, ...],
+    measured: ReportOptions,
+    how: QuantizeOptions,
     output_: Path,
     page: Path | None,
     save_recipe: Path | None,
     batch_size: int,
-    history: Path | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -155,15 +155,14 @@ def command(
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import file_format, suffixes_of
     from qtool.evaluation.history import append_run, read_history
-    from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import target_for
 
     check_writable(output_, model, weights, data, eval_data, suffixes=suffixes_of("qdq"))
     kind = file_format(output_, "qdq")
-    target = target_for(kind, values["target"])
+    how = replace(how, target=target_for(kind, how.target))
     for path in filter(None, (page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
-    if history is not None:
+    if (history := measured.history) is not None:
         read_history(history)
     sources.check_data(data, eval_data, labels=labels)
     function = options.load_metrics(evaluate)
@@ -177,23 +176,16 @@ def command(
         load_labels(labels, eval_data, eval_batches),
         goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
         options=qtool.SearchOptions(
-            choices=tuple(options.names(values["choices"]) or ()),
-            groups=values["groups"],
-            evaluations=values["evaluations"],
-            budget=values["budget"],
+            **{name: values[name] for name in ("choices", "groups", "evaluations", "budget")}
         ),
         function=function,
         where=evaluate or "",
-        lower_is_better=minimize,
-        target=target,
-        observer=values["observer"] or DEFAULT_OBSERVER,
-        recipe=values["recipe"],
-        accuracy=tuple(options.names(values["accuracy"]) or ()),
-        recover=options.names(values["recover"]),
-        dynamic=sources.dynamic_of(values["dynamic"], batches),
+        lower_is_better=measured.lower_is_better,
+        accuracy=values["accuracy"],
         archive=values["archive"],
         format=kind,
         progress=output.stage("calibrating", output.length_of(batches)),
+        **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),
     )
     with output.status("exporting and verifying"):
         result.save(output_, page=page, recipe=save_recipe)

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import DAY, Real
+from qtool.cli.number_types import Real
+
+from qtool.core.limits import DAY
 
 SAMPLES, WEBGPU_SAMPLES = 256, 32
 """Random inputs; with --cpu also samples of --data."""

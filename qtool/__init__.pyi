@@ -16,14 +16,12 @@ from qtool.api.extensions import (
 from qtool.api.file_check import verify as verify
 from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
-from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
 from qtool.api.quantize_to_file import (
     quantize_to_file as quantize_to_file,
     quantize_to_files as quantize_to_files,
 )
 from qtool.api.quantized_file import (
     EvaluationData as EvaluationData,
-    FileOptions as FileOptions,
     QuantizedFile as QuantizedFile,
     write_file as write_file,
 )
@@ -34,6 +32,10 @@ from qtool.backends.model_file import FileFormat as FileFormat
 from qtool.backends.onnx.export import write_float as write_float
 from qtool.backends.runtime import Runtime as Runtime
 from qtool.calibration.calibration import Calibration as Calibration
+from qtool.core.conversion_options import (
+    FileOptions as FileOptions,
+    QuantizeOptions as QuantizeOptions,
+)
 from qtool.core.errors import (
     CalibrationError as CalibrationError,
     CaptureError as CaptureError,

@@ -72,7 +72,10 @@ def arguments(command: str, kind: Kind, mode: str, file: Path, folder: Path) -> 
         file: the quantized file of the kind and mode; what `quantize` writes.
         folder: for other output.
     """
-    return ["quantize" if command == BLOCKWISE else command, *_LINES[command](kind, mode, file, folder)]
+    return [
+        "quantize" if command == BLOCKWISE else command,
+        *_LINES[command](kind, mode, file, folder),
+    ]
 
 
 _QUICK = ("--accuracy", "fast")

@@ -48,7 +48,7 @@ _HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, Resourc
 """Warnings that Python hides from users."""
 
 OWN = re.compile(
-    r"(Error|Usage|Try|warning|note): |converted block by block|Try '|goal missed|.*: \d+\.\d s( \(\d+ steps\))?$"
+    r"(Error|Usage|Try|warning|note): |Try '|goal missed|.*: \d+\.\d s( \(\d+ steps\))?$"
     r"|.*(after \d|\d s so far)"
 )
 """A line of qtool's on standard error: a sentence of a kind, or the time of a stage."""
