@@ -9,8 +9,11 @@ from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import READ
 
+from qtool.core.data_options import DataOptions
 from qtool.core.limits import DAY
 from qtool.evaluation.options import ReportOptions
 
@@ -20,6 +23,7 @@ from qtool.evaluation.options import ReportOptions
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
+    record("read", DataOptions, READ),
     record("measured", ReportOptions, "batch_sizes threads"),
     options.runtime,
     click.option(
@@ -42,6 +46,7 @@ def command(
     ctx: click.Context,
     files: tuple[Path, ...],
     data: str | None,
+    read: DataOptions,
     measured: ReportOptions,
     runtime: str,
     seconds: float,
@@ -60,10 +65,11 @@ def command(
     """
     import qtool
 
+    reading = Reading(read, max(measured.batch_sizes), (data,), files)
     default = ctx.get_parameter_source("batch_sizes") is ParameterSource.DEFAULT
     result = qtool.bench(
         files,
-        sources.load_optional_data(data, max(measured.batch_sizes)),
+        sources.load_optional_data(reading, data),
         batch_sizes=None if default else measured.batch_sizes,
         threads=measured.threads,
         runtime=runtime,

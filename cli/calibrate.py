@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.data_options import DataOptions
 
 if TYPE_CHECKING:
     from qtool import Calibration
@@ -23,8 +26,9 @@ _OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
 @click.command("calibrate", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data_or_none(required=True),
+    record("read", DataOptions, READ),
     options.calibration_output,
     source_options.batch_size,
     click.option(
@@ -39,8 +43,9 @@ _OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    read: DataOptions,
     shape: str | None,
     output_: Path,
     batch_size: int,
@@ -72,11 +77,13 @@ def command(
             "`qtool quantize`",
             param_hint="--output",
         )
-    check_writable(output_, model, weights, data)
+    check_writable(output_, model, loading.weights, data)
     kind = format_ or own_format(how.target or DEFAULT)
     how = replace(how, target=target_for(kind, how.target))
-    sources.check_data(data)
-    loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    reading = Reading(read, batch_size, (data,))
+    sources.check_data(reading)
+    reading = reading.of(model, sources.load_model(model, loading))
+    loaded, batches = sources.load_inputs(reading, data, shape)
     share = None if batches is None else sources.share_of(batches)
     how = sources.with_dynamic(how, batches)
     progress = output.stage("calibrating", output.length_of(share))

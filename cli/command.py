@@ -50,15 +50,15 @@ GROUPS = {
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
 OTHER = "Other"
 _USUAL = (
-    "weights task model data labels eval_data target mode accuracy ignore recipe max_drop "
-    "min_speedup output_ as_json help help_all"
+    "weights task model data labels eval_data target mode accuracy ignore recipe max_drop output_ "
+    "as_json help help_all"
 )
 _USUAL_OF = {
     "convert": "calibration scales",
     "verify": "cpu",
-    "gate": "against metric junit",
+    "gate": "against metric min_speedup junit",
     "evaluate": "evaluate runtime",
-    "compare": "reference",
+    "compare": "reference min_speedup",
     "bench": "batch_sizes threads runtime precision",
     "explain": "sample repaired_file",
 }

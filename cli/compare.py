@@ -8,8 +8,11 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import READ
 
+from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import Goals, ReportOptions
 
 
@@ -17,6 +20,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data,
+    record("read", DataOptions, f"{READ} classes"),
     options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
@@ -24,7 +28,6 @@ from qtool.evaluation.options import Goals, ReportOptions
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
-    source_options.classes,
     options.eval_,
     source_options.batch_size,
     record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
@@ -36,6 +39,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 def command(
     files: tuple[Path, ...],
     data: str,
+    read: DataOptions,
     output_: Path | None,
     reference: Path | None,
     labels: str | None,
@@ -56,12 +60,14 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(data, batch_size, labels)
+    reading = Reading(read, batch_size, (data,), files)
+    batches = sources.load_data(reading, data, labels)
+    classes = load_labels(reading, labels, data, batches)
     report = qtool.compare(
         files,
         batches,
         output_,
-        options.report_options(measured, goals, evaluate, load_labels(labels, data, batches)),
+        options.report_options(measured, goals, evaluate, classes),
         reference=reference,
         other_model=other_model,
         bars=output.stage,

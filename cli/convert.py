@@ -10,6 +10,7 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("convert", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     click.option(
         "--calibration",
         type=source_options.Path_,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     calibration: Path | None,
     scales: Path | None,
     output_: Path,
@@ -62,7 +63,7 @@ def command(
     from qtool.api.quantized_file import write_file
     from qtool.planning.targets import target_for
 
-    place = FileTarget.check(output_, model, written, weights, calibration, scales)
+    place = FileTarget.check(output_, model, written, loading.weights, calibration, scales)
     calibrated = None if calibration is None else qtool.Calibration.load(calibration)
     if calibrated is None and scales is None:
         raise click.UsageError("give --calibration, --scales or both")
@@ -71,7 +72,7 @@ def command(
         keywords["target"] = target_for(place.format, how.target)
     else:  # the file has the target of the calibration
         calibrated.check_target(target_for(place.format, keywords.pop("target"), calibrated.target))
-    loaded = sources.load_model(model, weights)
+    loaded = sources.load_model(model, loading)
     writer = place.writer({"": loaded})
     quantized = qtool.convert(loaded, calibrated, scales=scales, **keywords)
     path = place.path if writer is None else writer.path("", quantized.plan)

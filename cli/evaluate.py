@@ -9,9 +9,12 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import COUNTS
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import ReportOptions
 
 
@@ -25,14 +28,13 @@ def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ..
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.float_model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     options.other_model,
     source_options.data,
+    record("read", DataOptions, f"{READ} classes stride"),
     options.labels,
-    source_options.classes,
     options.eval_,
     record("measured", ReportOptions, "lower_is_better seconds history"),
-    source_options.stride,
     source_options.batch_size,
     click.option(
         "--threads",
@@ -49,8 +51,9 @@ def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ..
 def command(
     int8_file: Path,
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    read: DataOptions,
     labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
@@ -82,12 +85,13 @@ def command(
         read_history(history)
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
-    sources.check_data(data, labels=labels)
+    reading = Reading(read, batch_size, (data,), (int8_file,))
+    sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
-    loaded = sources.file_or_model(model, weights, int8_file, data)
-    batches = sources.load_data(data, batch_size, labels)
+    loaded, reading = sources.file_or_model(model, loading, reading, int8_file, data)
+    batches = sources.load_data(reading, data, labels)
     share = sources.share_of(batches)
-    classes = load_labels(labels, data, batches)
+    classes = load_labels(reading, labels, data, batches)
     result = qtool.evaluate(
         int8_file,
         loaded,

@@ -7,17 +7,21 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.data_options import DataOptions
 
 
 @click.command("explain", cls=Command)
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.float_model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data,
+    record("read", DataOptions, READ),
     options.labels,
     click.option(
         "--sample",
@@ -49,8 +53,9 @@ from qtool.core.conversion_options import QuantizeOptions
 def command(
     int8_file: Path,
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    read: DataOptions,
     labels: str | None,
     sample: tuple[int, ...],
     most: int,
@@ -75,9 +80,12 @@ def command(
     from qtool.core.option_names import suffixes_of
 
     if repaired_file is not None:
-        check_writable(repaired_file, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
-    loaded = sources.load_model(model, weights, file=int8_file)
-    batches = sources.load_data(data, batch_size, labels)
+        check_writable(
+            repaired_file, int8_file, model, loading.weights, data, suffixes=suffixes_of("qdq")
+        )
+    loaded = sources.load_model(model, loading, file=int8_file)
+    reading = Reading(read, batch_size, (data,), (int8_file,)).of(model, loaded)
+    batches = sources.load_data(reading, data, labels)
     explanation = qtool.explain(
         int8_file,
         loaded,

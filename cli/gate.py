@@ -11,8 +11,11 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import READ
 
+from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import ReportOptions
 
 
@@ -31,8 +34,8 @@ def _file(name: str, text: str) -> Any:
         help="The float file that FILE is compared with.",
     ),
     source_options.data,
+    record("read", DataOptions, f"{READ} classes"),
     options.labels,
-    source_options.classes,
     click.option(
         "--metric",
         default="agreement",
@@ -67,6 +70,7 @@ def command(
     file: Path,
     against: Path,
     data: str,
+    read: DataOptions,
     labels: str | None,
     metric: str,
     lower_is_better: bool,
@@ -97,19 +101,20 @@ def command(
         check_writable(path, file, against, *_read(data, labels))
     if ":" not in metric:
         find_metric(metric)
-    sources.check_data(data, labels=labels)
+    reading = Reading(read, batch_size, (data,), (file, against))
+    sources.check_data(reading, labels)
     measure = options.load_metrics(metric) if ":" in metric else metric
-    batches = sources.load_data(data, batch_size, labels)
+    batches = sources.load_data(reading, data, labels)
     result = qtool.gate(
         file,
         against,
         batches,
-        load_labels(labels, data, batches),
+        load_labels(reading, labels, data, batches),
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
         seconds=measured.seconds,
         history=measured.history,
-        processor=source_options.context_value("processor"),
+        processor=read.folder,
         progress=output.stage("running", output.length_of(batches)),
         **values,
     )

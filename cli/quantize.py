@@ -12,23 +12,25 @@ from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.labels import labels_within
 from qtool.cli.number_types import Bytes
+from qtool.cli.reading import NO_DATA, Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import READ, ModelOptions
 
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
+from qtool.core.data_options import DataOptions
 
 
 @click.command("quantize", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions),
     source_options.data_or_none(required=False),
+    record("read", DataOptions, f"{READ} classes"),
     options.labels,
-    source_options.classes,
     click.option(
         "--eval-data",
         help="Measure accuracy on this data, in a form of --data; with --labels alone on --data.",
     ),
-    source_options.decoder,
     options.output,
     source_options.batch_size,
     record("how", QuantizeOptions),
@@ -45,8 +47,9 @@ from qtool.core.conversion_options import FileOptions, QuantizeOptions
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str | None,
+    read: DataOptions,
     shape: str | None,
     labels: str | None,
     eval_data: str | None,
@@ -71,46 +74,54 @@ def command(
     from qtool.api.file_target import FileTarget
     from qtool.api.model_parts import PartInputs
     from qtool.api.quantize_to_file import ModelSource, quantize_source
-    from qtool.api.stored_model import StoredModel
+    from qtool.api.stored_model import StoredModel, options_in_use
 
     weights_alone = (how.mode or "").startswith("weight-only")
-    of_texts = data == source_options.NO_DATA and Path(model).is_dir()  # they cannot be generated
+    of_texts = data == NO_DATA and Path(model).is_dir()  # they cannot be generated
     if data is None or (of_texts and weights_alone):
         if not weights_alone:  # it quantizes activations
             raise click.MissingParameter(param_type="option", param_hint="'--data'")
-        data = source_options.NO_DATA
+        data = NO_DATA
         if how.recipe is None and how.recover is None:
             how = replace(how, accuracy=how.accuracy or "fast")
-    has_data = data != source_options.NO_DATA
-    place = FileTarget.check(output_, model, file, weights, data)
-    how.check_measure(weights, data, eval_data)
-    sources.check_data(data, eval_data, labels=labels)
+    has_data = data != NO_DATA
+    place = FileTarget.check(output_, model, file, loading.weights, data)
+    how.check_measure(loading.weights, data, eval_data)
+    reading = Reading(read, batch_size, (data, eval_data))
+    sources.check_data(reading, labels)
     without_steps = how.accuracy == "fast" and how.recipe is None and how.recover is None
     on_texts = weights_alone and without_steps and not has_data and shape is None
+
+    def load_empty() -> Any:
+        nonlocal reading
+        module, of_data = sources.load_model_without_weights(Path(model), loading)
+        reading = reading.of(model, of_data)
+        return module
 
     def inputs_of(module: Any) -> PartInputs:
         own = labels if eval_data is None else labels_within(labels, data)
         if isinstance(module, StoredModel):
-            inputs, batches = module, sources.load_data(data, batch_size, own)
+            place, inputs, batches = reading, module, sources.load_data(reading, data, own)
         else:
-            inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
+            place = reading.of(model, module)
+            inputs, batches = sources.load_inputs(place, data, shape, loading.cache, own)
         if on_texts:
-            batches = sources.load_example_texts(model, module)
-        evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
+            batches = sources.load_example_texts(place, model)
+        evaluation = sources.load_evaluation(place, eval_data, labels, data, batches)
         share = None if batches is None else sources.share_of(batches)
         return PartInputs(inputs, share, evaluation)
 
     whole_only = {
         "--shape": shape is not None,
-        "--weights": weights is not None,
-        "--fix": bool(source_options.context_value("fix")),
+        "--weights": loading.weights is not None,
+        "--fix": loading.fixed is not None,
     }
     source = ModelSource(
-        lambda: sources.load_model(model, weights, with_parts=True),
-        lambda: sources.load_model_without_weights(Path(model)),
+        lambda: sources.load_model(model, loading, with_parts=True),
+        load_empty,
         inputs_of,
-        source_options.context_value("task"),
-        whole_only,
+        loading.task,
+        options_in_use(whole_only),
         has_data,
     )
     for written in quantize_source(source, place, how, memory):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from qtool.cli import name_types
 from qtool.cli.number_types import COUNTS, Real
-from qtool.cli.parsed_options import parse_dynamic, parse_states
+from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_states
 from qtool.cli.source_options import Path_
 
 from qtool.core.limits import MOST, Range
@@ -51,6 +51,7 @@ _KINDS: Mapping[str, click.ParamType] = {
 _PARSED: Mapping[str, Callable[[tuple[str, ...]], Any]] = {
     "dynamic": parse_dynamic,
     "states": parse_states,
+    "fixed": parse_fixed,
 }
 """Kind of an option -> what its values mean together; the record is made with this."""
 

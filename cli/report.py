@@ -10,9 +10,12 @@ from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import Goals, ReportOptions
 
 _CONVERSION = "observer target recipe mode accuracy recover ignore"
@@ -21,8 +24,9 @@ _CONVERSION = "observer target recipe mode accuracy recover ignore"
 @click.command("report", cls=Command)
 @click.argument("source", metavar="MODEL|FILE|JSON")
 @source_options.apply(
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data_unless("a stored report"),
+    record("read", DataOptions, f"{READ} classes"),
     options.report_folder(True, "Folder for the report."),
     click.option(
         "--model",
@@ -37,7 +41,6 @@ _CONVERSION = "observer target recipe mode accuracy recover ignore"
     ),
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
-    source_options.classes,
     options.eval_,
     source_options.batch_size,
     record("measured", ReportOptions),
@@ -48,8 +51,9 @@ _CONVERSION = "observer target recipe mode accuracy recover ignore"
 )
 def command(
     source: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str | None,
+    read: DataOptions,
     output_: Path,
     model: str | None,
     calibration: Path | None,
@@ -90,20 +94,23 @@ def command(
         return
     if data is None:
         raise click.MissingParameter(param_hint="--data", param_type="option")
-    subject = sources.file_or_model(source, weights)
+    reading = Reading(read, batch_size, (data, calibration_data))
+    subject, reading = sources.file_or_model(source, loading, reading)
     file = subject if isinstance(subject, Path) else None
-    if file is not None and model is None and source_options.context_value("fix"):
+    if file is not None and model is None and loading.fixed:
         raise click.BadParameter(
             "it is for a MODEL or the float --model; leave it out", param_hint="--fix"
         )
     if file is None and not _is_written("model"):
         model = None  # a configuration has it for commands that read files
-    reference = None if model is None else sources.file_or_model(model, weights, file)
-    batches = sources.load_data(data, batch_size, labels)
-    classes = load_labels(labels, data, batches)
+    reference = None
+    if model is not None:
+        reference, reading = sources.file_or_model(model, loading, reading, file)
+    batches = sources.load_data(reading, data, labels)
+    classes = load_labels(reading, labels, data, batches)
     calibrated_on = None
     if calibration_data:
-        calibrated_on = sources.load_data(calibration_data, batch_size, whole=True)
+        calibrated_on = sources.load_data(reading, calibration_data, whole=True)
     report = qtool.report(
         subject,
         batches,

@@ -11,9 +11,12 @@ from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading
 from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -27,8 +30,9 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
 @click.command("tune", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data,
+    record("read", DataOptions, f"{READ} classes"),
     click.option(
         "--eval-data",
         required=True,
@@ -39,7 +43,6 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         metavar="KEY|FILE",
         help="Class numbers of --eval-data: name of an array in its .npz, or a file.",
     ),
-    source_options.classes,
     options.eval_,
     record("measured", ReportOptions, "lower_is_better history"),
     options.output,
@@ -124,8 +127,9 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    read: DataOptions,
     eval_data: str,
     labels: str | None,
     evaluate: str | None,
@@ -157,23 +161,25 @@ def command(
     from qtool.evaluation.history import append_run, read_history
     from qtool.planning.targets import target_for
 
-    check_writable(output_, model, weights, data, eval_data, suffixes=suffixes_of("qdq"))
+    check_writable(output_, model, loading.weights, data, eval_data, suffixes=suffixes_of("qdq"))
     kind = file_format(output_, "qdq")
     how = replace(how, target=target_for(kind, how.target))
     for path in filter(None, (page, save_recipe)):
-        check_writable(path, model, weights, data, eval_data)
+        check_writable(path, model, loading.weights, data, eval_data)
     if (history := measured.history) is not None:
         read_history(history)
-    sources.check_data(data, eval_data, labels=labels)
+    reading = Reading(read, batch_size, (data, eval_data))
+    sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
-    loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size, labels_within(labels, data))
-    eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
+    loaded = sources.load_model(model, loading)
+    reading = reading.of(model, loaded)
+    batches = sources.load_data(reading, data, labels_within(labels, data))
+    eval_batches = sources.load_data(reading, eval_data, labels, whole=True)
     result = qtool.tune(
         loaded,
         batches,
         eval_batches,
-        load_labels(labels, eval_data, eval_batches),
+        load_labels(reading, labels, eval_data, eval_batches),
         goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
         options=qtool.SearchOptions(
             **{name: values[name] for name in ("choices", "groups", "evaluations", "budget")}

@@ -10,7 +10,11 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading
+from qtool.cli.records import record
+from qtool.cli.source_options import READ
 
+from qtool.core.data_options import DataOptions
 from qtool.core.limits import DAY
 
 SAMPLES, WEBGPU_SAMPLES = 256, 32
@@ -22,6 +26,7 @@ WEBGPU = "webgpu"
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
+    record("read", DataOptions, READ),
     source_options.batch_size,
     options.cpu,
     click.option(
@@ -36,6 +41,7 @@ WEBGPU = "webgpu"
 def command(
     int8_file: Path,
     data: str | None,
+    read: DataOptions,
     batch_size: int,
     cpu: str | None,
     timeout: float,
@@ -59,8 +65,9 @@ def command(
       qtool verify digits.int8.onnx --data calib_data/digits
     """
     on_webgpu = cpu is not None and cpu.strip().lower() == WEBGPU
-    samples = sources.chosen_samples() or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
-    batches = sources.load_optional_data(data, batch_size, but=("samples",))
+    samples = read.samples or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
+    reading = Reading(read, batch_size, (data,), (int8_file,))
+    batches = sources.load_optional_data(reading, data, but=("samples",))
     if on_webgpu:
         result = _on_webgpu(int8_file, batches, samples, batch_size, timeout)
         same = result.agrees

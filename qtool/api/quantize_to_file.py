@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qtool.api.data import load_data
 from qtool.api.file_target import FileTarget
 from qtool.api.model_parts import PartInputs, parts_of, quantize_parts
 from qtool.api.quantized_file import EvaluationData, QuantizedFile
@@ -28,10 +29,9 @@ from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source
 from qtool.core.option_records import arguments_of
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.remedies import Argument, CallEdit
+from qtool.core.remedies import Argument, CallEdit, Remedy
 from qtool.distributed import current
 from qtool.frontends.captured_model import Captured, Model
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
@@ -48,7 +48,7 @@ class ModelSource:
         load_empty: returns the module of a folder without its weights, None for an ONNX file.
         inputs_of: module, or `StoredModel` -> its data.
         task: that a transformers folder is loaded with.
-        whole_only: options that need the whole model -> whether they are in use.
+        refused: what a conversion block by block does not have of what is in use -> what to do.
         has_data: whether there is data.
     """
 
@@ -56,7 +56,7 @@ class ModelSource:
     load_empty: Callable[[], Any]
     inputs_of: Callable[[Any], PartInputs]
     task: str | None
-    whole_only: dict[str, bool]
+    refused: Mapping[str, Remedy]
     has_data: bool
 
 
@@ -83,8 +83,9 @@ def quantize_source(
         assert target.source is not None
         refused = target.refused_by_blocks
         refused |= {} if source.has_data else {WITHOUT_DATA: GIVE_DATA}
-        in_use = source.whole_only | {"--measure": chosen.measure is not None}
-        refuse_blocks(target.source, needed, refused | options_in_use(in_use))
+        refused |= source.refused
+        refused |= options_in_use({"--measure": chosen.measure is not None})
+        refuse_blocks(target.source, needed, refused)
         place, recipe = Path(target.source), Recipe.of(*chosen.rules)
         sizes = target.path, None if memory is None else limit, recipe
         loaded = StoredModel.of(place, source.load_empty(), *sizes)
@@ -186,8 +187,8 @@ def quantize_to_files(
             batches = load_data(stored, model=empty, model_folder=folder)
         return PartInputs(module, batches, evaluation)
 
-    whole_only = {"--weights": weights is not None}
-    reading = ModelSource(load, load_empty, inputs_of, task, whole_only, data is not None)
+    refused = options_in_use({"--weights": weights is not None})
+    reading = ModelSource(load, load_empty, inputs_of, task, refused, data is not None)
     return tuple(quantize_source(reading, target, chosen, memory))
 
 
