@@ -14,6 +14,7 @@ from qtool.cli.number_types import COUNTS, Real
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_states
 from qtool.cli.source_options import Path_
 
+from qtool.core.json_schema import attribute_texts
 from qtool.core.limits import MOST, Range
 from qtool.core.option_records import Option, options_of
 from qtool.core.text_files import read_toml_or_json
@@ -56,16 +57,15 @@ _PARSED: Mapping[str, Callable[[tuple[str, ...]], Any]] = {
 """Kind of an option -> what its values mean together; the record is made with this."""
 
 
-def record(argument: str, kind: type[Any], names: str = "", **defaults: Any) -> Callable[[F], F]:
+def record(argument: str, kind: type[Any], names: str = "") -> Callable[[F], F]:
     """Decorate a command with the options of a record, which it gets as an argument.
 
     Args:
         argument: name of the argument.
         kind: the record.
-        names: its fields, separated by spaces; by default all with a help text.
-        defaults: field -> default of the command, where it is not that of the record.
+        names: its fields, separated by spaces; by default all that are options.
     """
-    own = options_of(kind)
+    own, texts = options_of(kind), attribute_texts(kind)
     chosen = {name: own[name] for name in names.split() or own}
 
     def decorate(function: F) -> F:
@@ -76,7 +76,7 @@ def record(argument: str, kind: type[Any], names: str = "", **defaults: Any) -> 
 
         decorated: Any = command
         for name, (default, each) in reversed(chosen.items()):
-            decorated = _option(name, defaults.get(name, default), each)(decorated)
+            decorated = _option(name, default, each, texts[name])(decorated)
         made: F = decorated
         return made
 
@@ -93,16 +93,16 @@ def _value(default: Any, option: Option, value: Any) -> Any:
     return _PARSED[option.kind](value) if option.kind in _PARSED else value
 
 
-def _option(name: str, default: Any, option: Option) -> Callable[[Any], Any]:
+def _option(name: str, default: Any, option: Option, text: str) -> Callable[[Any], Any]:
     parameter = _parameter(name, option)
-    takes: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    takes: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": option.metavar}
     if isinstance(default, bool):
         takes["is_flag"] = True
     elif option.repeated:
         takes["multiple"] = True
     else:
-        text = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        takes |= {"default": text, "show_default": text is not None, "type": _type(option)}
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        takes |= {"default": shown, "show_default": shown is not None, "type": _type(option)}
     return click.option(f"--{parameter.replace('_', '-')}", parameter, **takes)
 
 

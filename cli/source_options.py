@@ -72,45 +72,30 @@ float_model = click.option(
 
 @dataclass(frozen=True)
 class ModelOptions(OptionRecord):
-    """How the model of a command is loaded."""
+    """How the model of a command is loaded.
 
-    weights: Path | None = option(
-        None,
-        "State dict of MODEL: .safetensors or .pt (loaded without running pickled code).",
-        kind="path",
-    )
+    Attributes:
+        weights: state dict of MODEL: .safetensors or .pt (loaded without running pickled code).
+        fixed: make an input of an .onnx file a constant, such as sr=16000; an If on it becomes one
+            of its branches. The written file has the input no more.
+        task: task of a transformers model folder: text-classification, feature-extraction, ...; by
+            default the one that its weights were saved for.
+        cache: type of the KV cache with --task text-generation-with-past; int8 has one scale per
+            channel.
+        attention: attention with --task text-generation-with-past: fused is one kernel per layer,
+            for texts padded on the right; masked is slower and takes any padding.
+        logits: tokens whose logits are returned with --task text-generation-with-past: generation
+            needs those of the last one only.
+    """
+
+    weights: Path | None = option(None, kind="path")
     fixed: Mapping[str, Any] | None = option(
-        None,
-        "Make an input of an .onnx file a constant, such as sr=16000; an If on it becomes one of "
-        "its branches. The written file has the input no more.",
-        "fix",
-        kind="fixed",
-        repeated=True,
-        metavar="INPUT=VALUE",
+        None, "fix", kind="fixed", repeated=True, metavar="INPUT=VALUE"
     )
-    task: str | None = option(
-        None,
-        "Task of a transformers model folder: text-classification, feature-extraction, ...; by "
-        "default the one that its weights were saved for.",
-    )
-    cache: str = option(
-        "float",
-        "Type of the KV cache with --task text-generation-with-past; int8 has one scale per "
-        "channel.",
-        choices=("float", "int8"),
-    )
-    attention: str = option(
-        "fused",
-        "Attention with --task text-generation-with-past: fused is one kernel per layer, for texts "
-        "padded on the right; masked is slower and takes any padding.",
-        choices=("fused", "masked"),
-    )
-    logits: str = option(
-        "all",
-        "Tokens whose logits are returned with --task text-generation-with-past: generation needs "
-        "those of the last one only.",
-        choices=("all", "last"),
-    )
+    task: str | None = option(None)
+    cache: str = option("float", choices=("float", "int8"))
+    attention: str = option("fused", choices=("fused", "masked"))
+    logits: str = option("all", choices=("all", "last"))
 
 
 MODEL = "weights fixed task"

@@ -16,7 +16,6 @@ from qtool.core.option_names import (
     FOLDER_LAYOUTS,
     IMAGE_LAYOUTS,
     RECIPE_SUFFIXES,
-    STEPS,
     Accuracy,
     Mode,
 )
@@ -56,71 +55,43 @@ class QuantizeKeywords(TuneKeywords, ConvertKeywords, total=False):
 class QuantizeOptions(OptionRecord):
     """How a model is quantized: the keywords of `qtool.quantize`.
 
-    `recipe` is a Recipe, the path of a file, or a list of rules such as {"select": "classifier.*",
-    "as": "float"}. `dynamic` is input -> dimension -> name, see `qtool.capture_model`. Without a
-    target it is that of the file. Of a model of two parts `measure` gives each a file, with its
-    name.
+    In Python a recipe is also a Recipe, or a list of rules such as {"select": "classifier.*", "as":
+    "float"}; dynamic sizes are input -> dimension -> name, see `qtool.capture_model`.
+
+    Attributes:
+        target: runtime to quantize for; by default onnxruntime, for a .tflite file tflite, for C
+            source tflite-micro.
+        observer: range estimator, optionally with a parameter: percentile:99.99.
+        recipe: a .toml or .json file with rules for individual layers, such as rules = [{select =
+            "head.*", as = "float"}].
+        mode: quantization scheme for layers that no rule of the recipe matches; by default static,
+            for transformers in .tflite files dynamic.
+        accuracy: how much effort to spend on recovering accuracy; by default balanced.
+        recover: run exactly these accuracy recovery steps: rotation, output-equalization,
+            sensitive-layers, cross-layer-equalization, smooth-quant, gptq, bias-correction,
+            weight-scale-search, batch-norm-reestimation, learned-scales.
+        ignore: leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and
+            an operator such as op:linear. Repeatable.
+        dynamic: dimension whose size varies at run time, besides dimension 0 of every input.
+        measure: time the layers on this machine, leave in float those that are slower in integers,
+            and write that choice as a recipe to a .toml or .json FILE, which repeats it anywhere;
+            of a model of two parts to a file for each.
 
     Raises:
         FileError: the file of `measure` cannot be written.
     """
 
-    target: str | None = option(
-        None,
-        "Runtime to quantize for; by default onnxruntime, for a .tflite file tflite, for C source "
-        "tflite-micro.",
-        kind="target",
-    )
-    observer: str = option(
-        DEFAULT_OBSERVER,
-        "Range estimator, optionally with a parameter: percentile:99.99.",
-        kind="observer",
-    )
-    recipe: Any = option(
-        None,
-        "A .toml or .json file with rules for individual layers, such as "
-        'rules = [{select = "head.*", as = "float"}].',
-        kind="recipe",
-        metavar="FILE",
-    )
-    mode: Mode | None = option(
-        None,
-        "Quantization scheme for layers that no rule of the recipe matches; by default static, "
-        "for transformers in .tflite files dynamic.",
-        kind="mode",
-    )
-    accuracy: Accuracy | None = option(
-        None,
-        "How much effort to spend on recovering accuracy; by default balanced.",
-        kind="accuracy",
-    )
-    recover: Iterable[str] | None = option(
-        None,
-        f"Run exactly these accuracy recovery steps: {', '.join(STEPS)}.",
-        kind="steps",
-        metavar="STEP,...",
-    )
-    ignore: Iterable[str] | None = option(
-        None,
-        "Leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and an "
-        "operator such as op:linear. Repeatable.",
-        repeated=True,
-        metavar="NODE",
-    )
+    target: str | None = option(None, kind="target")
+    observer: str = option(DEFAULT_OBSERVER, kind="observer")
+    recipe: Any = option(None, kind="recipe", metavar="FILE")
+    mode: Mode | None = option(None, kind="mode")
+    accuracy: Accuracy | None = option(None, kind="accuracy")
+    recover: Iterable[str] | None = option(None, kind="steps", metavar="STEP,...")
+    ignore: Iterable[str] | None = option(None, repeated=True, metavar="NODE")
     dynamic: DynamicSizes | None = option(
-        None,
-        "Dimension whose size varies at run time, besides dimension 0 of every input.",
-        kind="dynamic",
-        repeated=True,
-        metavar="INPUT:DIM[=NAME]",
+        None, kind="dynamic", repeated=True, metavar="INPUT:DIM[=NAME]"
     )
-    measure: str | Path | None = option(
-        None,
-        "Time the layers on this machine, leave in float those that are slower in integers, and "
-        "write that choice as a recipe to a .toml or .json FILE, which repeats it anywhere.",
-        kind="path",
-        metavar="FILE",
-    )
+    measure: str | Path | None = option(None, kind="path", metavar="FILE")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,58 +125,37 @@ class QuantizeOptions(OptionRecord):
 
 @dataclass(frozen=True)
 class FileOptions(OptionRecord):
-    """How a file is written and measured.
+    """How a file is written and measured, and the goals that it is judged by.
 
-    `layout`, `interface` and `batch` are those of `QuantizedModel.export`; of a folder `layout` is
-    the library that it is for.
+    Attributes:
+        format: qdq has float operators between QuantizeLinear and DequantizeLinear, qoperator
+            integer operators such as QLinearConv. A name in .tflite asks for tflite; c-array is
+            that as C source.
+        external_data: write the weights to a separate file next to the model; always done above
+            2 GiB.
+        layout: layout of what is written: of a transformers folder for the library that loads it
+            (shared, the default, is for all of them), or of images at the interface of a .tflite
+            file (nhwc is the default, nchw PyTorch's).
+        interface: inputs and outputs of a .tflite file; by default int8 on microcontrollers, else
+            float.
+        batch: samples that a .tflite file takes at a time; by default 1 on microcontrollers and
+            where that is faster, else any number.
+        timing: time limit of the speed comparison with the float model in seconds, if the target's
+            runtime is on this machine; 0 skips it.
+        min_coverage: the least share of the MACs (0 to 1) in integer kernels; a command exits with
+            1 below it.
+        min_sqnr: the least SQNR of an output against the float model in dB; a command exits with 1
+            below it.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
     """
 
-    format: str = option(
-        "qdq",
-        "qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
-        "operators such as QLinearConv. A name in .tflite asks for tflite; c-array: that as C "
-        "source.",
-        kind="format",
-    )
-    external_data: bool = option(
-        False,
-        "Write the weights to a separate file next to the model; always done above 2 GiB.",
-    )
-    layout: str | None = option(
-        None,
-        "Layout of what is written: of a transformers folder for the library that loads it "
-        "(shared, the default, is for all of them), or of images at the interface of a .tflite "
-        "file (nhwc is the default, nchw PyTorch's).",
-        choices=(*FOLDER_LAYOUTS, *IMAGE_LAYOUTS),
-    )
-    interface: str | None = option(
-        None,
-        "Inputs and outputs of a .tflite file; by default int8 on microcontrollers, else float.",
-        choices=("float", "int8"),
-    )
-    batch: str | None = option(
-        None,
-        "Samples that a .tflite file takes at a time; by default 1 on microcontrollers and where "
-        "that is faster, else any number.",
-        choices=("1", "dynamic"),
-    )
-    timing: float = option(
-        1.0,
-        "Time limit of the speed comparison with the float model, if the target's runtime is on "
-        "this machine; 0 skips it.",
-        "seconds",
-        range=Range(0, DAY),
-    )
-    min_coverage: float | None = option(
-        None,
-        "Goal: least share of the MACs (0 to 1) in integer kernels; a command exits with 1 below.",
-        range=Range(0, 1),
-    )
-    min_sqnr: float | None = option(
-        None,
-        "Goal: least SQNR of an output against the float model (dB); a command exits with 1 below.",
-        range=Range(),
-    )
+    format: str = option("qdq", kind="format")
+    external_data: bool = option(False)
+    layout: str | None = option(None, choices=(*FOLDER_LAYOUTS, *IMAGE_LAYOUTS))
+    interface: str | None = option(None, choices=("float", "int8"))
+    batch: str | None = option(None, choices=("1", "dynamic"))
+    timing: float = option(1.0, "seconds", range=Range(0, DAY))
+    min_coverage: float | None = option(None, range=Range(0, 1))
+    min_sqnr: float | None = option(None, range=Range())

@@ -36,69 +36,43 @@ class DataOptions(OptionRecord):
     In Python `column` and `classes` are also lists of names, and `states` is output -> input, or
     "auto"; see `qtool.unroll_recordings`. `folder` is also the hub id of one in the local cache.
 
+    Attributes:
+        samples: use this many samples: of files evenly spaced ones, of a function's batches the
+            first ones; by default all.
+        column: columns of a table to use: of numbers, or of the text (or two texts) of a sample; by
+            default usual names of texts, else all numbers.
+        states: for a recurrent model: MODEL's OUTPUT is its INPUT in the next step. The data then
+            has recordings, each file of arrays with a row per step, and the float model runs over
+            them; auto pairs the outputs with the inputs that the data lacks. Repeatable.
+        transform: preprocessing of images or sounds: torchvision weights such as
+            ResNet18_Weights.DEFAULT, timm, or package.module:function; by default the one in
+            MODEL's folder.
+        folder: folder with a tokenizer, image processor or feature extractor; by default MODEL.
+        max_length: maximum text length in tokens.
+        padded: pad every text to the maximum length; by default texts of one length form a batch.
+        unreadable: skip unreadable image and sound files, up to this share of the data (0 to 1).
+        classes: names of the classes in the order of the model's outputs, for labels that are names
+            of folders, or a file with one per line; by default classes.txt in the folder, else
+            those of MODEL, else alphabetical order.
+        stride: read a .txt file as one text, in windows of the maximum length that begin this many
+            tokens apart; each token counts once. By default each line is a text.
+
     Raises:
         OptionError: a number is out of its range.
     """
 
-    samples: int | None = option(
-        None,
-        "Use this many samples of the data: of files evenly spaced ones, of a function's batches "
-        "the first ones; by default all.",
-        range=_COUNT,
-    )
-    column: str | Sequence[str] | None = option(
-        None,
-        "Columns of a table to use: of numbers, or of the text (or two texts) of a sample; by "
-        "default usual names of texts, else all numbers.",
-        metavar="NAME,...",
-    )
+    samples: int | None = option(None, range=_COUNT)
+    column: str | Sequence[str] | None = option(None, metavar="NAME,...")
     states: Mapping[str, str] | str | None = option(
-        None,
-        "For a recurrent model: MODEL's OUTPUT is its INPUT in the next step. The data then has "
-        "recordings, each file of arrays with a row per step, and the float model runs over them; "
-        "auto pairs the outputs with the inputs that the data lacks. Repeatable.",
-        "state",
-        kind="states",
-        repeated=True,
-        metavar="OUTPUT=INPUT",
+        None, "state", kind="states", repeated=True, metavar="OUTPUT=INPUT"
     )
-    transform: str | None = option(
-        None,
-        "Preprocessing of images or sounds: torchvision weights such as ResNet18_Weights.DEFAULT, "
-        "timm, or package.module:function; by default the one in MODEL's folder.",
-        metavar="NAME",
-    )
-    folder: str | Path | None = option(
-        None,
-        "Folder with a tokenizer, image processor or feature extractor; by default MODEL.",
-        "processor",
-        kind="path",
-    )
-    max_length: int | None = option(None, "Maximum text length in tokens.", range=_COUNT)
-    padded: bool = option(
-        False,
-        "Pad every text to the maximum length; by default texts of one length form a batch.",
-        "pad-to-max-length",
-    )
-    unreadable: float = option(
-        0.0,
-        "Skip unreadable image and sound files, up to this share of the data (0 to 1).",
-        "max-unreadable",
-        range=Range(0, 1),
-    )
-    classes: str | Sequence[str] | None = option(
-        None,
-        "Names of the classes in the order of the model's outputs, for labels that are names of "
-        "folders, or a file with one per line; by default classes.txt in the folder, else those of "
-        "MODEL, else alphabetical order.",
-        metavar="NAME,...|FILE",
-    )
-    stride: int | None = option(
-        None,
-        "Read a .txt file as one text, in windows of the maximum length that begin this many "
-        "tokens apart; each token counts once. By default each line is a text.",
-        range=_COUNT,
-    )
+    transform: str | None = option(None, metavar="NAME")
+    folder: str | Path | None = option(None, "processor", kind="path")
+    max_length: int | None = option(None, range=_COUNT)
+    padded: bool = option(False, "pad-to-max-length")
+    unreadable: float = option(0.0, "max-unreadable", range=Range(0, 1))
+    classes: str | Sequence[str] | None = option(None, metavar="NAME,...|FILE")
+    stride: int | None = option(None, range=_COUNT)
 
     def chosen(self) -> dict[str, str]:
         """Return field -> option, without dashes, of what does not have its default."""

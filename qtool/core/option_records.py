@@ -1,10 +1,9 @@
-"""Options as fields of records: the command line and the docstrings read what a field says of
-itself, so that a name, a default, a range and a help text stand once."""
+"""Options as fields of records, which commands and signatures read: a name, a default, a range and
+a help text (that of the docstring) stand once."""
 
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import wraps
@@ -20,10 +19,9 @@ _OPTION = "option"
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of a record takes.
+    """What a field of a record takes on the command line.
 
     Attributes:
-        help: what it does, for users of commands and of Python.
         name: the option, where it is not the field's name; "" for that.
         kind: kind of its values, of `qtool.cli.records`; "" for that of the default or the range.
         range: of a number.
@@ -32,7 +30,6 @@ class Option:
         metavar: value in the help.
     """
 
-    help: str
     name: str = ""
     kind: str = ""
     range: Range | None = None
@@ -41,9 +38,9 @@ class Option:
     metavar: str | None = None
 
 
-def option(default: T, help: str, name: str = "", **takes: Any) -> T:  # noqa: A002  # the usual word
+def option(default: T, name: str = "", **takes: Any) -> T:
     """Return a field of a record with a default; takes: of `Option`."""
-    made: T = field(default=default, metadata={_OPTION: Option(help, name, **takes)})
+    made: T = field(default=default, metadata={_OPTION: Option(name, **takes)})
     return made
 
 
@@ -54,27 +51,11 @@ def options_of(record: type[Any]) -> dict[str, tuple[Any, Option]]:
 
 
 class OptionRecord:
-    """Base of records of options, which are frozen dataclasses.
-
-    Ranges are checked, and the docstring lists the fields with their help.
-    """
-
-    def __init_subclass__(cls) -> None:
-        own = {name: each.metadata[_OPTION] for name, each in vars(cls).items() if _is_option(each)}
-        lines = (f"{name}: {each.help[0].lower()}{each.help[1:]}" for name, each in own.items())
-        wrap = textwrap.TextWrapper(96, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        described = "\n".join(map(wrap.fill, lines))
-        text, _, errors = inspect.cleandoc(cls.__doc__ or "").partition("\n\nRaises:")
-        begin = "\n" if "\nAttributes:" in text else "\n\nAttributes:\n"
-        cls.__doc__ = f"{text}{begin}{described}\n\nRaises:{errors}"
+    """Base of records of options, which are frozen dataclasses: their ranges are checked."""
 
     def __post_init__(self) -> None:
         own = options_of(type(self)).items()
         check_fields(self, {name: each.range for name, (_, each) in own if each.range})
-
-
-def _is_option(value: Any) -> bool:
-    return _OPTION in getattr(value, "metadata", ())
 
 
 def keywords_of(record: type[Any], *but: str) -> Callable[[F], F]:

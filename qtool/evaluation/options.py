@@ -18,30 +18,21 @@ _COUNT = Range(low=1, whole=True)
 
 @dataclass(frozen=True)
 class Goals(OptionRecord):
-    """Goals of a report. None is a default that the verdict uses but that does not count as missed.
+    """Goals of a report. Without one the verdict uses a default, which does not count as missed. A
+    command exits with 1 where a goal is missed.
+
+    Attributes:
+        drop: the largest loss of the first metric (0.01 of top-1 accuracy is one point).
+        speedup: the least speed-up over the reference.
+        coverage: the least share of the MACs (0 to 1) in integer kernels.
 
     Raises:
         OptionError: a goal is NaN, infinite or out of its range.
     """
 
-    drop: float | None = option(  # negative: the metric has to gain
-        None,
-        "Exit with 1 if the first metric drops by more (0.01 of top-1 accuracy is one point).",
-        "max-drop",
-        range=Range(),
-    )
-    speedup: float | None = option(
-        None,
-        "Exit with 1 if the speed-up is smaller.",
-        "min-speedup",
-        range=Range(low=0, low_open=True),
-    )
-    coverage: float | None = option(
-        None,
-        "Exit with 1 if a smaller share of the MACs (0 to 1) runs in integer kernels.",
-        "min-coverage",
-        range=Range(low=0, high=1),
-    )
+    drop: float | None = option(None, "max-drop", range=Range())  # negative: it has to gain
+    speedup: float | None = option(None, "min-speedup", range=Range(low=0, low_open=True))
+    coverage: float | None = option(None, "min-coverage", range=Range(low=0, high=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +45,15 @@ class ReportOptions(OptionRecord):
         function: the user's metrics, see `user_metrics` and `over_data` of
             `qtool.evaluation.user_metrics`: of a model, or of outputs and labels.
         where: name of the function in errors.
+        lower_is_better: name of a metric of your function for which lower is better.
+        batch_sizes: batch sizes to benchmark, for example 1,32.
+        threads: numbers of threads to benchmark with, for example 1,4.
+        seconds: time limit for each benchmark.
+        samples: measure the sensitivity of the layers on this many samples, the first ones.
+        budget: time limit for measuring the layers, in runs of the float model.
         goals: goals of the verdict.
+        history: append a line of JSON on this run to FILE, such as history.jsonl; the report shows
+            the trend.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -64,43 +63,14 @@ class ReportOptions(OptionRecord):
     labels: Array | None = None
     function: Callable[[Any], Any] | None = None
     where: str = "the evaluation function"
-    lower_is_better: tuple[str, ...] = option(
-        (),
-        "Name of a metric of your function for which lower is better.",
-        "minimize",
-        repeated=True,
-        metavar="NAME",
-    )
-    batch_sizes: tuple[int, ...] = option(
-        (1, 32), "Batch sizes to benchmark, for example 1,32.", kind="counts", range=_COUNT
-    )
-    threads: tuple[int, ...] = option(
-        (1,),
-        "Numbers of threads to benchmark with, for example 1,4.",
-        kind="counts",
-        range=THREADS,
-    )
-    seconds: float = option(
-        2.0, "Time limit for each benchmark.", range=Range(0, DAY, low_open=True)
-    )
-    samples: int = option(
-        512,
-        "Measure the sensitivity of the layers on this many samples, the first ones.",
-        "layer-samples",
-        range=_COUNT,
-    )
-    budget: float = option(
-        3.5,
-        "Time limit for measuring the layers, in runs of the float model.",
-        range=Range(low=2.5),
-    )
+    lower_is_better: tuple[str, ...] = option((), "minimize", repeated=True, metavar="NAME")
+    batch_sizes: tuple[int, ...] = option((1, 32), kind="counts", range=_COUNT)
+    threads: tuple[int, ...] = option((1,), kind="counts", range=THREADS)
+    seconds: float = option(2.0, range=Range(0, DAY, low_open=True))
+    samples: int = option(512, "layer-samples", range=_COUNT)
+    budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
-    history: Path | None = option(
-        None,
-        "Append a line of JSON on this run to FILE, such as history.jsonl.",
-        kind="path",
-        metavar="FILE",
-    )
+    history: Path | None = option(None, kind="path", metavar="FILE")
 
     @property
     def mark(self) -> str:
