@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 from qtool.cli import name_types
-from qtool.cli.number_types import COUNTS, Real
+from qtool.cli.number_types import COUNT, COUNTS, Real
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_states
 from qtool.cli.source_options import Path_
 
 from qtool.core.json_schema import attribute_texts
-from qtool.core.limits import MOST, Range
+from qtool.core.limits import Range
 from qtool.core.option_records import Option, options_of
 from qtool.core.text_files import read_toml_or_json
 
@@ -46,6 +46,8 @@ _KINDS: Mapping[str, click.ParamType] = {
     "steps": name_types.STEPS,
     "recipe": _RecipeFile(),
     "path": Path_,
+    "choices": name_types.CHOICES,
+    "count": COUNT,
     "counts": COUNTS,
 }
 """Kind of an option -> the type of its value."""
@@ -120,5 +122,5 @@ def number_type(allowed: Range) -> click.ParamType:
     ends = (allowed.low, allowed.high)
     low, high = (each if math.isfinite(each) else None for each in ends)
     if allowed.whole:
-        return click.IntRange(low and int(low), MOST if high is None else int(high))
+        return click.IntRange(low and int(low), high and int(high))
     return Real(low, high, min_open=allowed.low_open, max_open=allowed.high_open)

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
-from qtool.cli.number_types import Real
 from qtool.cli.reading import Reading
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, READ, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.data_options import DataOptions
+from qtool.core.search_options import SearchGoals, SearchOptions
 from qtool.evaluation.options import ReportOptions
 
 if TYPE_CHECKING:
     from qtool import TunedModel
     from qtool.evaluation.history import Run
-
-CHOICES = ("static", "dynamic", "int8-weights")
-_GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
 
 
 @click.command("tune", cls=Command)
@@ -46,57 +43,8 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
     options.eval_,
     record("measured", ReportOptions, "lower_is_better history"),
     options.output,
-    click.option(
-        "--max-drop",
-        type=Real(),
-        help="Largest allowed drop of the metric, in its unit (0.01 of top-1 accuracy is one "
-        "point); compared with the upper confidence bound of the drop.",
-    ),
-    click.option("--min-sqnr", type=Real(), help="Lowest allowed SQNR of the outputs, in dB."),
-    click.option(
-        "--min-speedup",
-        type=Real(min=0, min_open=True),
-        help="Lowest allowed speed-up over float.",
-    ),
-    click.option("--max-size", type=click.IntRange(1), help="Largest allowed file size in bytes."),
-    click.option(
-        "--smallest",
-        is_flag=True,
-        help="Pick the smallest file that meets the goals, not the fastest.",
-    ),
-    click.option(
-        "--confidence",
-        default=0.95,
-        show_default=True,
-        type=Real(0, 1, max_open=True),
-        help="Confidence level of the bound for --max-drop.",
-    ),
-    click.option(
-        "--budget", type=Real(min=0), help="Approximate time limit of the search in seconds."
-    ),
-    click.option(
-        "--evaluations",
-        default=20,
-        show_default=True,
-        type=click.IntRange(1),
-        help="Largest number of files to run on --eval-data.",
-    ),
-    click.option(
-        "--choices",
-        default=",".join(CHOICES),
-        show_default=True,
-        type=name_types.CHOICES,
-        help="Schemes the search may choose from: static, static-16, dynamic, int8-weights, "
-        "int4-weights, int2-weights; float is always allowed.",
-    ),
-    click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        metavar="GLOB",
-        help="Layers that must get the same scheme; by default those of one operator type that "
-        "read the same tensor.",
-    ),
+    record("goals", SearchGoals),
+    record("search", SearchOptions, "budget evaluations choices groups"),
     click.option(
         "--accuracy",
         default="fast,balanced",
@@ -134,13 +82,16 @@ def command(
     labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
+    goals: SearchGoals,
+    search: SearchOptions,
+    accuracy: tuple[str, ...],
+    archive: Path | None,
     how: QuantizeOptions,
     output_: Path,
     page: Path | None,
     save_recipe: Path | None,
     batch_size: int,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Find the fastest int8 file of MODEL within an accuracy budget.
 
@@ -180,15 +131,13 @@ def command(
         batches,
         eval_batches,
         load_labels(reading, labels, eval_data, eval_batches),
-        goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
-        options=qtool.SearchOptions(
-            **{name: values[name] for name in ("choices", "groups", "evaluations", "budget")}
-        ),
+        goals=qtool.TuneGoals(**vars(goals)),
+        options=search,
         function=function,
         where=evaluate or "",
         lower_is_better=measured.lower_is_better,
-        accuracy=values["accuracy"],
-        archive=values["archive"],
+        accuracy=accuracy,
+        archive=archive,
         format=kind,
         progress=output.stage("calibrating", output.length_of(batches)),
         **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),

@@ -53,6 +53,7 @@ from qtool.core.errors import (
     VerificationError as VerificationError,
 )
 from qtool.core.option_names import Accuracy as Accuracy, Mode as Mode
+from qtool.core.search_options import SearchOptions as SearchOptions
 from qtool.core.types import Change as Change
 from qtool.distributed import use_process_group as use_process_group
 from qtool.evaluation.bench import bench as bench
@@ -88,7 +89,7 @@ from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuRe
 from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComparison
 from qtool.plugins.search.explanation import Explanation as Explanation
 from qtool.plugins.search.fastest_recipe import FastestRecipe as FastestRecipe
-from qtool.plugins.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
+from qtool.plugins.search.goals import TuneGoals as TuneGoals
 from qtool.plugins.search.recipe_for_speed import fastest_recipe as fastest_recipe
 from qtool.plugins.search.tuned_model import TunedModel as TunedModel
 from qtool.plugins.search.tuning import explain as explain, tune as tune

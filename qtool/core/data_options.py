@@ -61,18 +61,18 @@ class DataOptions(OptionRecord):
         OptionError: a number is out of its range.
     """
 
-    samples: int | None = option(None, range=_COUNT)
+    samples: int | None = option(None, kind="count", range=_COUNT)
     column: str | Sequence[str] | None = option(None, metavar="NAME,...")
     states: Mapping[str, str] | str | None = option(
         None, "state", kind="states", repeated=True, metavar="OUTPUT=INPUT"
     )
     transform: str | None = option(None, metavar="NAME")
     folder: str | Path | None = option(None, "processor", kind="path")
-    max_length: int | None = option(None, range=_COUNT)
+    max_length: int | None = option(None, kind="count", range=_COUNT)
     padded: bool = option(False, "pad-to-max-length")
     unreadable: float = option(0.0, "max-unreadable", range=Range(0, 1))
     classes: str | Sequence[str] | None = option(None, metavar="NAME,...|FILE")
-    stride: int | None = option(None, range=_COUNT)
+    stride: int | None = option(None, kind="count", range=_COUNT)
 
     def chosen(self) -> dict[str, str]:
         """Return field -> option, without dashes, of what does not have its default."""

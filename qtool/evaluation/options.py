@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from qtool.core.limits import DAY, THREADS, Range
 from qtool.core.option_records import OptionRecord, option
@@ -67,7 +67,7 @@ class ReportOptions(OptionRecord):
     batch_sizes: tuple[int, ...] = option((1, 32), kind="counts", range=_COUNT)
     threads: tuple[int, ...] = option((1,), kind="counts", range=THREADS)
     seconds: float = option(2.0, range=Range(0, DAY, low_open=True))
-    samples: int = option(512, "layer-samples", range=_COUNT)
+    samples: int = option(512, "layer-samples", kind="count", range=_COUNT)
     budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
     history: Path | None = option(None, kind="path", metavar="FILE")
@@ -76,3 +76,38 @@ class ReportOptions(OptionRecord):
     def mark(self) -> str:
         """What stored results depend on: neither goals nor title."""
         return repr([self.batch_sizes, self.threads, self.seconds])
+
+
+@dataclass(frozen=True)
+class GenerationOptions(OptionRecord):
+    """How a text is continued.
+
+    Attributes:
+        tokens: most new tokens; a token that ends texts is the last, or the context of the model.
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: number of tokens to choose from; 0 for all.
+        top_p: probability of the smallest set of tokens to choose from.
+        seed: seed of the random numbers.
+        threads: threads of ONNX Runtime; 0 lets it choose.
+
+    Raises:
+        OptionError: a number is out of its range.
+    """
+
+    tokens: int = option(64, kind="count", range=_COUNT)
+    temperature: float = option(0.0, range=Range(0))
+    top_k: int = option(0, range=Range(0, whole=True))
+    top_p: float = option(1.0, range=Range(0, 1, low_open=True))
+    seed: int = option(0, range=Range(0, whole=True))
+    threads: int = option(0, range=Range(0, 1024, whole=True))
+
+
+class GenerationKeywords(TypedDict, total=False):
+    """The fields of `GenerationOptions` as keywords, for type checkers."""
+
+    tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    threads: int

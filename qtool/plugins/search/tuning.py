@@ -32,6 +32,7 @@ from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
+from qtool.core.search_options import SearchOptions
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
@@ -55,7 +56,7 @@ from qtool.plugins.search.choices import search_space
 from qtool.plugins.search.cost_model import extra_points
 from qtool.plugins.search.explain import Explainer
 from qtool.plugins.search.explanation import Explanation
-from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.search_loop import Search
 from qtool.plugins.search.tune_result import TuneResult
