@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -9,11 +10,9 @@ from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import Real
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import READ
 
-from qtool.core.data_options import DataOptions
 from qtool.core.limits import DAY
 from qtool.evaluation.options import ReportOptions
 
@@ -23,7 +22,7 @@ from qtool.evaluation.options import ReportOptions
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
-    record("read", DataOptions, READ),
+    reads(files="files", sized=False),
     record("measured", ReportOptions, "batch_sizes threads"),
     options.runtime,
     click.option(
@@ -46,7 +45,7 @@ def command(
     ctx: click.Context,
     files: tuple[Path, ...],
     data: str | None,
-    read: DataOptions,
+    reading: Reading,
     measured: ReportOptions,
     runtime: str,
     seconds: float,
@@ -65,7 +64,7 @@ def command(
     """
     import qtool
 
-    reading = Reading(read, max(measured.batch_sizes), (data,), files)
+    reading = replace(reading, batch_size=max(measured.batch_sizes))
     default = ctx.get_parameter_source("batch_sizes") is ParameterSource.DEFAULT
     result = qtool.bench(
         files,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import MODEL, READ, ModelOptions
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.data_options import DataOptions
 
 if TYPE_CHECKING:
     from qtool import Calibration
@@ -28,9 +27,8 @@ _OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
     source_options.model,
     record("loading", ModelOptions, MODEL),
     source_options.data_or_none(required=True),
-    record("read", DataOptions, READ),
+    reads(),
     options.calibration_output,
-    source_options.batch_size,
     click.option(
         "--format",
         "format_",
@@ -45,10 +43,9 @@ def command(
     model: str,
     loading: ModelOptions,
     data: str,
-    read: DataOptions,
+    reading: Reading,
     shape: str | None,
     output_: Path,
-    batch_size: int,
     format_: str | None,
     how: QuantizeOptions,
     as_json: bool,
@@ -80,7 +77,6 @@ def command(
     check_writable(output_, model, loading.weights, data)
     kind = format_ or own_format(how.target or DEFAULT)
     how = replace(how, target=target_for(kind, how.target))
-    reading = Reading(read, batch_size, (data,))
     sources.check_data(reading)
     reading = reading.of(model, sources.load_model(model, loading))
     loaded, batches = sources.load_inputs(reading, data, shape)

@@ -8,11 +8,9 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import READ
 
-from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import Goals, ReportOptions
 
 
@@ -20,7 +18,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data,
-    record("read", DataOptions, f"{READ} classes"),
+    reads("classes", files="files"),
     options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
@@ -29,7 +27,6 @@ from qtool.evaluation.options import Goals, ReportOptions
     ),
     options.labels,
     options.eval_,
-    source_options.batch_size,
     record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
     record("goals", Goals),
     options.fail_on,
@@ -39,12 +36,11 @@ from qtool.evaluation.options import Goals, ReportOptions
 def command(
     files: tuple[Path, ...],
     data: str,
-    read: DataOptions,
+    reading: Reading,
     output_: Path | None,
     reference: Path | None,
     labels: str | None,
     evaluate: str | None,
-    batch_size: int,
     measured: ReportOptions,
     goals: Goals,
     fail_on: str | None,
@@ -60,7 +56,6 @@ def command(
     """
     import qtool
 
-    reading = Reading(read, batch_size, (data,), files)
     batches = sources.load_data(reading, data, labels)
     classes = load_labels(reading, labels, data, batches)
     report = qtool.compare(

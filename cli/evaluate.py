@@ -9,12 +9,11 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import COUNTS
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import MODEL, READ, ModelOptions
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import ReportOptions
 
 
@@ -31,11 +30,10 @@ def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ..
     record("loading", ModelOptions, MODEL),
     options.other_model,
     source_options.data,
-    record("read", DataOptions, f"{READ} classes stride"),
+    reads("classes stride", files="int8_file"),
     options.labels,
     options.eval_,
     record("measured", ReportOptions, "lower_is_better seconds history"),
-    source_options.batch_size,
     click.option(
         "--threads",
         default="1",
@@ -53,11 +51,10 @@ def command(
     model: str,
     loading: ModelOptions,
     data: str,
-    read: DataOptions,
+    reading: Reading,
     labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
-    batch_size: int,
     threads: int,
     runtime: str,
     how: QuantizeOptions,
@@ -85,7 +82,6 @@ def command(
         read_history(history)
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
-    reading = Reading(read, batch_size, (data,), (int8_file,))
     sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
     loaded, reading = sources.file_or_model(model, loading, reading, int8_file, data)

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import MODEL, READ, ModelOptions
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.data_options import DataOptions
 
 
 @click.command("explain", cls=Command)
@@ -21,7 +20,7 @@ from qtool.core.data_options import DataOptions
     source_options.float_model,
     record("loading", ModelOptions, MODEL),
     source_options.data,
-    record("read", DataOptions, READ),
+    reads(files="int8_file"),
     options.labels,
     click.option(
         "--sample",
@@ -45,7 +44,6 @@ from qtool.core.data_options import DataOptions
         help="Write a copy of INT8_FILE that keeps the layers found in float, which restores the "
         "predictions of all explained samples.",
     ),
-    source_options.batch_size,
     record("how", QuantizeOptions, "dynamic"),
     options.other_model,
     options.json_,
@@ -55,12 +53,11 @@ def command(
     model: str,
     loading: ModelOptions,
     data: str,
-    read: DataOptions,
+    reading: Reading,
     labels: str | None,
     sample: tuple[int, ...],
     most: int,
     repaired_file: Path | None,
-    batch_size: int,
     how: QuantizeOptions,
     other_model: bool,
     as_json: bool,
@@ -84,7 +81,6 @@ def command(
             repaired_file, int8_file, model, loading.weights, data, suffixes=suffixes_of("qdq")
         )
     loaded = sources.load_model(model, loading, file=int8_file)
-    reading = Reading(read, batch_size, (data,), (int8_file,)).of(model, loaded)
     batches = sources.load_data(reading, data, labels)
     explanation = qtool.explain(
         int8_file,

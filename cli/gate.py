@@ -11,11 +11,9 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import Real
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import READ
 
-from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import ReportOptions
 
 
@@ -34,7 +32,7 @@ def _file(name: str, text: str) -> Any:
         help="The float file that FILE is compared with.",
     ),
     source_options.data,
-    record("read", DataOptions, f"{READ} classes"),
+    reads("classes", files="file against"),
     options.labels,
     click.option(
         "--metric",
@@ -58,7 +56,6 @@ def _file(name: str, text: str) -> Any:
         help="Smallest speed-up that is accepted; without it nothing is timed.",
     ),
     options.other_model,
-    source_options.batch_size,
     options.runtime,
     record("measured", ReportOptions, "seconds history"),
     _file("--junit", "Write a JUnit report to FILE."),
@@ -70,11 +67,10 @@ def command(
     file: Path,
     against: Path,
     data: str,
-    read: DataOptions,
+    reading: Reading,
     labels: str | None,
     metric: str,
     lower_is_better: bool,
-    batch_size: int,
     measured: ReportOptions,
     junit: Path | None,
     badge: Path | None,
@@ -101,7 +97,6 @@ def command(
         check_writable(path, file, against, *_read(data, labels))
     if ":" not in metric:
         find_metric(metric)
-    reading = Reading(read, batch_size, (data,), (file, against))
     sources.check_data(reading, labels)
     measure = options.load_metrics(metric) if ":" in metric else metric
     batches = sources.load_data(reading, data, labels)
@@ -114,7 +109,7 @@ def command(
         lower_is_better=lower_is_better,
         seconds=measured.seconds,
         history=measured.history,
-        processor=read.folder,
+        processor=reading.options.folder,
         progress=output.stage("running", output.length_of(batches)),
         **values,
     )

@@ -12,12 +12,11 @@ from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.labels import labels_within
 from qtool.cli.number_types import Bytes
-from qtool.cli.reading import NO_DATA, Reading
+from qtool.cli.reading import NO_DATA, Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import READ, ModelOptions
+from qtool.cli.source_options import ModelOptions
 
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
-from qtool.core.data_options import DataOptions
 
 
 @click.command("quantize", cls=Command)
@@ -25,14 +24,13 @@ from qtool.core.data_options import DataOptions
     source_options.model,
     record("loading", ModelOptions),
     source_options.data_or_none(required=False),
-    record("read", DataOptions, f"{READ} classes"),
+    reads("classes", sources="data eval_data"),
     options.labels,
     click.option(
         "--eval-data",
         help="Measure accuracy on this data, in a form of --data; with --labels alone on --data.",
     ),
     options.output,
-    source_options.batch_size,
     record("how", QuantizeOptions),
     record("file", FileOptions),
     click.option(
@@ -49,12 +47,11 @@ def command(
     model: str,
     loading: ModelOptions,
     data: str | None,
-    read: DataOptions,
+    reading: Reading,
     shape: str | None,
     labels: str | None,
     eval_data: str | None,
     output_: Path,
-    batch_size: int,
     how: QuantizeOptions,
     file: FileOptions,
     memory: int | None,
@@ -87,7 +84,6 @@ def command(
     has_data = data != NO_DATA
     place = FileTarget.check(output_, model, file, loading.weights, data)
     how.check_measure(loading.weights, data, eval_data)
-    reading = Reading(read, batch_size, (data, eval_data))
     sources.check_data(reading, labels)
     without_steps = how.accuracy == "fast" and how.recipe is None and how.recover is None
     on_texts = weights_alone and without_steps and not has_data and shape is None

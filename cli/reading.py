@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from qtool.cli.number_types import COUNT
+from qtool.cli.records import record
 
 from qtool.core.data_options import DataOptions
 
+F = TypeVar("F", bound=Callable[..., Any])
 NO_DATA = "none"
+_READ = "samples column states transform folder max_length padded unreadable"
+"""Fields of `DataOptions` that all commands with data have."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,42 @@ class Reading:
                 f"it is for data files, and {source} makes the batches; change it there",
                 param_hint="--batch-size",
             )
+
+
+def reads(
+    more: str = "", sources: str = "data", files: str = "", sized: bool = True
+) -> Callable[[F], F]:
+    """Decorate a command with the options of reading data, which it gets as `reading`.
+
+    Args:
+        more: fields of `DataOptions` that not all commands have.
+        sources: parameters that name data, separated by spaces.
+        files: parameters that are model files.
+        sized: whether the command has --batch-size.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def command(*args: Any, read: DataOptions, batch_size: int = 1, **values: Any) -> Any:
+            paths = (values[name] for name in files.split())
+            every = [p for each in paths for p in (each if isinstance(each, tuple) else (each,))]
+            named = tuple(values[name] for name in sources.split())
+            reading = Reading(read, batch_size, named, every)
+            return function(*args, reading=reading, **values)
+
+        size = click.option(
+            "--batch-size",
+            default=32,
+            show_default=True,
+            type=COUNT,
+            help="Batch size for data files.",
+        )
+        decorated: F = record("read", DataOptions, f"{_READ} {more}")(
+            size(command) if sized else command
+        )
+        return decorated
+
+    return decorate
 
 
 def without_options(options: DataOptions, *names: str) -> DataOptions:

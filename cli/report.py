@@ -10,12 +10,11 @@ from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import MODEL, READ, ModelOptions
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.data_options import DataOptions
 from qtool.evaluation.options import Goals, ReportOptions
 
 _CONVERSION = "observer target recipe mode accuracy recover ignore"
@@ -26,7 +25,7 @@ _CONVERSION = "observer target recipe mode accuracy recover ignore"
 @source_options.apply(
     record("loading", ModelOptions, MODEL),
     source_options.data_unless("a stored report"),
-    record("read", DataOptions, f"{READ} classes"),
+    reads("classes", sources="data calibration_data"),
     options.report_folder(True, "Folder for the report."),
     click.option(
         "--model",
@@ -42,7 +41,6 @@ _CONVERSION = "observer target recipe mode accuracy recover ignore"
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
     options.eval_,
-    source_options.batch_size,
     record("measured", ReportOptions),
     record("how", QuantizeOptions, f"{_CONVERSION} dynamic"),
     record("goals", Goals),
@@ -53,14 +51,13 @@ def command(
     source: str,
     loading: ModelOptions,
     data: str | None,
-    read: DataOptions,
+    reading: Reading,
     output_: Path,
     model: str | None,
     calibration: Path | None,
     calibration_data: str | None,
     labels: str | None,
     evaluate: str | None,
-    batch_size: int,
     measured: ReportOptions,
     how: QuantizeOptions,
     goals: Goals,
@@ -94,7 +91,6 @@ def command(
         return
     if data is None:
         raise click.MissingParameter(param_hint="--data", param_type="option")
-    reading = Reading(read, batch_size, (data, calibration_data))
     subject, reading = sources.file_or_model(source, loading, reading)
     file = subject if isinstance(subject, Path) else None
     if file is not None and model is None and loading.fixed:

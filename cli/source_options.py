@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from qtool.cli.number_types import COUNT
 
 from qtool.core.errors import QtoolError
 from qtool.core.hub_cache import local_model
@@ -100,8 +99,6 @@ class ModelOptions(OptionRecord):
 
 MODEL = "weights fixed task"
 """Fields of `ModelOptions` that commands have."""
-READ = "samples column states transform folder max_length padded unreadable"
-"""Fields of `DataOptions` that all commands with data have."""
 _DATA = (
     "Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json or "
     ".jsonl file; or package.module:function that returns an iterable of batches."
@@ -140,7 +137,4 @@ def data_or_none(required: bool) -> Callable[[F], F]:
 
 data_or_random = click.option(
     "--data", help="Data as for `qtool quantize`; by default random inputs."
-)
-batch_size = click.option(
-    "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
 )

@@ -10,12 +10,11 @@ import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
-from qtool.cli.reading import Reading
+from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.source_options import MODEL, READ, ModelOptions
+from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.data_options import DataOptions
 from qtool.core.search_options import SearchGoals, SearchOptions
 from qtool.evaluation.options import ReportOptions
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     source_options.model,
     record("loading", ModelOptions, MODEL),
     source_options.data,
-    record("read", DataOptions, f"{READ} classes"),
+    reads("classes", sources="data eval_data"),
     click.option(
         "--eval-data",
         required=True,
@@ -70,14 +69,13 @@ if TYPE_CHECKING:
         type=source_options.Path_,
         help="Write the best recipe to a .toml or .json file.",
     ),
-    source_options.batch_size,
     options.json_,
 )
 def command(
     model: str,
     loading: ModelOptions,
     data: str,
-    read: DataOptions,
+    reading: Reading,
     eval_data: str,
     labels: str | None,
     evaluate: str | None,
@@ -90,7 +88,6 @@ def command(
     output_: Path,
     page: Path | None,
     save_recipe: Path | None,
-    batch_size: int,
     as_json: bool,
 ) -> None:
     """Find the fastest int8 file of MODEL within an accuracy budget.
@@ -119,7 +116,6 @@ def command(
         check_writable(path, model, loading.weights, data, eval_data)
     if (history := measured.history) is not None:
         read_history(history)
-    reading = Reading(read, batch_size, (data, eval_data))
     sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, loading)
