@@ -222,7 +222,6 @@ def write_file(
             batch=options.batch,
             timing=0,
         )
-    assert result is not None
     speed, untimed = None, ""
     if options.timing:
         untimed = untimed_reason(quantized.plan.target, place.suffix.lower())

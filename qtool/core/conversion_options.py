@@ -123,6 +123,17 @@ class QuantizeOptions(OptionRecord):
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
+class ExportKeywords(TypedDict, total=False):
+    """Those of `QuantizedModel.export`, for type checkers."""
+
+    format: str
+    external_data: bool
+    layout: str
+    interface: str | None
+    batch: str | None
+    timing: float | None
+
+
 @dataclass(frozen=True)
 class FileOptions(OptionRecord):
     """How a file is written and measured, and the goals that it is judged by.
