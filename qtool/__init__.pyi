@@ -36,6 +36,7 @@ from qtool.core.conversion_options import (
     FileOptions as FileOptions,
     QuantizeOptions as QuantizeOptions,
 )
+from qtool.core.data_options import DataOptions as DataOptions
 from qtool.core.errors import (
     CalibrationError as CalibrationError,
     CaptureError as CaptureError,
@@ -66,7 +67,11 @@ from qtool.evaluation.gate.result import GateResult as GateResult
 from qtool.evaluation.generation import Generation as Generation
 from qtool.evaluation.latency.bench import Bench as Bench
 from qtool.evaluation.measure.model_contents import ModelContents as ModelContents
-from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOptions
+from qtool.evaluation.options import (
+    GenerationOptions as GenerationOptions,
+    Goals as Goals,
+    ReportOptions as ReportOptions,
+)
 from qtool.evaluation.report.report import Report as Report
 from qtool.evaluation.speedup import Speedup as Speedup
 from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model

@@ -21,13 +21,7 @@ SMALLER = 0.9  # of the float file's size, from which a file that is not faster 
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 
 
-class TuneGoals(SearchGoals):
-    """Goals of a search, see `SearchGoals`; what files meet them, and which is the best.
-
-    Raises:
-        OptionError: a goal is NaN, infinite or out of its range.
-    """
-
+class TuneGoals(SearchGoals):  # its docstring, too
     def drop_limit(self, score: Score) -> float | None:
         """Return the largest loss of the metric of a score; None if there is no such goal.
 
