@@ -223,7 +223,7 @@ def load_example_texts(reading: Reading, source: str) -> Iterable[Any] | None:
     """Load texts to verify the weights of a model folder on; None for another model.
 
     Args:
-        reading: of the loaded model.
+        reading: how data is read for the loaded model.
         source: value of MODEL.
     """
     from qtool.core.log import log_warning
@@ -247,7 +247,7 @@ def load_inputs(
     With --data none the batches are None, and with --shape the model is captured for that shape.
 
     Args:
-        reading: of the model.
+        reading: how data is read for the model.
         data: value of --data.
         shape: value of --shape.
         cache: value of --cache.

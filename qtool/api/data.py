@@ -62,8 +62,8 @@ def load_data(
     if has_torch():
         from qtool.frontends.data.load_data import load_data as load
 
-        given: dict[str, Any] = {"model": model, "model_folder": model_folder, "without": without}
-        return load(source, batch_size, options, labels=labels, **given)
+        others: dict[str, Any] = {"model": model, "model_folder": model_folder, "without": without}
+        return load(source, batch_size, options, labels=labels, **others)
     path = Path(source)
     if path.suffix not in SUFFIXES and not has_arrays(path):
         raise torch_error(

@@ -41,9 +41,9 @@ class DataOptions(OptionRecord):
             first ones; by default all.
         column: columns of a table to use: of numbers, or of the text (or two texts) of a sample; by
             default usual names of texts, else all numbers.
-        states: for a recurrent model: MODEL's OUTPUT is its INPUT in the next step. The data then
-            has recordings, each file of arrays with a row per step, and the float model runs over
-            them; auto pairs the outputs with the inputs that the data lacks. Repeatable.
+        states: states of a recurrent model: MODEL's OUTPUT is its INPUT in the next step. The data
+            then has recordings, each file of arrays with a row per step, and the float model runs
+            over them; auto pairs the outputs with the inputs that the data lacks. Repeatable.
         transform: preprocessing of images or sounds: torchvision weights such as
             ResNet18_Weights.DEFAULT, timm, or package.module:function; by default the one in
             MODEL's folder.

@@ -24,7 +24,7 @@ class Option:
     Attributes:
         name: the option, where it is not the field's name; "" for that.
         kind: kind of its values, of `qtool.cli.records`; "" for that of the default or the range.
-        range: of a number.
+        range: numbers that it takes.
         choices: all values; () for others.
         repeated: the option takes one of several values at a time.
         metavar: value in the help.
