@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, fields
+from math import inf, nan
 from typing import Any
 
 import click
@@ -63,6 +64,28 @@ def test_a_keyword_of_another_function_is_refused() -> None:
 def test_each_option_is_explained(kind: type[Any]) -> None:
     texts = attribute_texts(kind)
     assert all(texts.get(name, "").endswith(".") for name in options_of(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [
+        (qtool.FileOptions, "min_sqnr", ["30", nan]),
+        (qtool.FileOptions, "timing", [-3, inf]),
+        (qtool.TuneGoals, "max_drop", [nan]),
+        (qtool.TuneGoals, "min_speedup", [0, -1]),
+        (qtool.TuneGoals, "confidence", [1.0]),
+        (qtool.Goals, "coverage", [1.5]),
+        (qtool.ReportOptions, "threads", [(0,)]),
+        (qtool.ReportOptions, "batch_sizes", [(-1,), (1.5,)]),
+        (qtool.DataOptions, "unreadable", [-0.1]),
+        (qtool.GenerationOptions, "top_p", [0]),
+    ],
+)
+def test_a_number_out_of_its_range(kind: type[Any], name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(qtool.OptionError, match=rf"{kind.__name__}\.{name} is .*; give a") as e:
+            kind(**{name: value})
+        assert [type(remedy).__name__ for remedy in e.value.remedies] == ["CallEdit"]
 
 
 @dataclass(frozen=True)

@@ -159,4 +159,5 @@ def test_a_search_of_weights_alone() -> None:
 def test_the_default_of_a_search_is_one_of_its_choices(
     recipe: dict[str, str] | None, choices: tuple[str, ...], mode: str
 ) -> None:
-    assert {r.mode for r in _recipes(recipe, ("fast", "balanced"), None, choices)} == {mode}
+    how = qtool.QuantizeOptions(recipe=recipe)
+    assert {r.mode for r in _recipes(how, ("fast", "balanced"), choices)} == {mode}
