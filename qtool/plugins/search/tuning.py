@@ -110,8 +110,7 @@ def tune(
         format: format of the files that are tried, as "qdq" or "tflite"; by default that of the
             target.
         progress: wraps the batches of the calibration, for a progress bar.
-        keywords: as for `quantize`: target, observer, recover in place of levels, dynamic, and
-            recipe and ignore, which fix the layers that they select; the others are chosen.
+        keywords: as for `quantize`; recipe and ignore fix layers, recover replaces the levels.
 
     Raises:
         DataError: no data, or unusable data, labels or evaluation function.
@@ -312,15 +311,14 @@ def _reiterable(data: Iterable[Any]) -> Any:
 def _recipes(how: QuantizeOptions, accuracy: Sequence[str], choices: Sequence[str]) -> list[Recipe]:
     """Return a recipe for each accuracy level, the lowest first.
 
-    The mode of a recipe is a choice of every layer: where the default is no choice, it is the mode
-    of the first one that has a mode.
+    Its mode is a choice of every layer: where the default is none, the first one that is a mode.
     """
-    base = recipe = Recipe.of(how.recipe, ignore=how.ignore)
+    recipe = Recipe.of(how.recipe, ignore=how.ignore)
     modes = [name for name, scheme in MODES.items() if scheme in choices]
-    mode = modes[0] if modes and base.mode == next(iter(MODES)) else None
+    mode = modes[0] if modes and recipe.mode == next(iter(MODES)) else None
     if how.recover is not None:
         return [Recipe.of(recipe, mode, None, list(how.recover))]
-    if base.recover is not None or base.accuracy != DEFAULT_ACCURACY:
+    if recipe.recover is not None or recipe.accuracy != DEFAULT_ACCURACY:
         return [Recipe.of(recipe, mode)]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
     return [Recipe.of(recipe, mode, level) for level in levels]
