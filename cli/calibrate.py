@@ -66,11 +66,12 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
-    from qtool.backends.table import own_format
+    from qtool.backends.formats import own_format
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import MODEL_FORMATS
     from qtool.distributed import current
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning import targets
     from qtool.planning.targets import DEFAULT, target_for
 
     if output_.suffix in MODEL_FORMATS:
@@ -81,7 +82,7 @@ def command(
             param_hint="--output",
         )
     check_writable(output_, model, weights, data)
-    kind = format_ or own_format(target or DEFAULT)
+    kind = format_ or own_format(targets.target(target or DEFAULT))
     target = target_for(kind, target)
     sources.check_data(data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)

@@ -9,7 +9,7 @@ from typing import Any
 from qtool.api.conversion import convert
 from qtool.api.conversion_inputs import capture_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import format_of, own_format
+from qtool.backends.formats import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
 from qtool.core.log import unlogged
@@ -62,7 +62,7 @@ def fastest_recipe(
     """
     if current().is_distributed:
         raise OptionError("layers are timed in one process", Omission("--measure", "leave out {}"))
-    kind = format or own_format(target)
+    kind = format or own_format(targets.target(target))
     targets.check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
     options = (recipe, mode, accuracy, recover, ignore)
