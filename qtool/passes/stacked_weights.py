@@ -49,10 +49,10 @@ class Stack:
 
 
 def _match(node: fx.Node) -> Stack | None:
-    found = product_letters(node)
-    if found is None:
+    product = product_letters(node)
+    if product is None:
         return None
-    operands, terms = found
+    operands, terms = product
     if [t.op == "get_attr" for t in operands].count(True) != 1:
         return None
     if operands[0].op == "get_attr":
