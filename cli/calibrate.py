@@ -61,10 +61,11 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
-    from qtool.backends.table import own_format
+    from qtool.backends.formats import own_format
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import MODEL_FORMATS
     from qtool.distributed import current
+    from qtool.planning import targets
     from qtool.planning.targets import DEFAULT, target_for
 
     if output_.suffix in MODEL_FORMATS:
@@ -75,7 +76,7 @@ def command(
             param_hint="--output",
         )
     check_writable(output_, model, loading.weights, data)
-    kind = format_ or own_format(how.target or DEFAULT)
+    kind = format_ or own_format(targets.target(how.target or DEFAULT))
     how = replace(how, target=target_for(kind, how.target))
     sources.check_data(reading)
     reading = reading.of(model, sources.load_model(model, loading))

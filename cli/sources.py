@@ -100,7 +100,7 @@ def file_or_model(
 
 def _float_file(source: str) -> Path:
     """Return the path of a model that is a file, where torch is not installed."""
-    from qtool.backends.open_files import is_model
+    from qtool.backends.formats import is_model
     from qtool.core.torch_package import torch_error
 
     path = Path(source)

@@ -12,8 +12,7 @@ from torch import nn
 
 from qtool.api.cached_files import check_cached
 from qtool.api.float_source import FloatSource
-from qtool.backends.open_files import open_model
-from qtool.backends.table import open_file, write_float
+from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes

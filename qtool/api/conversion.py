@@ -20,7 +20,7 @@ from qtool.api.conversion_inputs import (
     example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import format_of
+from qtool.backends.formats import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core import plugins

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from qtool.api.captured_source import measure_accuracy
 from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.formats import format_of, open_file
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
-from qtool.backends.table import format_of, open_file
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import plugins
 from qtool.core.argument_names import argument

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.api.float_source import float_source
-from qtool.backends.open_files import open_readable, quantization_warnings
+from qtool.backends.formats import open_file, quantization_warnings
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
@@ -171,7 +171,7 @@ def _report_file(
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    opened = open_readable(file)
+    opened = open_file(file)
     with scratch_folder() as work:
         source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
         from qtool.evaluation.report.page.write import (  # loads the plotting library

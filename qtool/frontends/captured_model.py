@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool import observers
-from qtool.backends.table import write_float
+from qtool.backends.formats import write_float
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import DynamicSizes

@@ -38,7 +38,7 @@ def lacks(call, *arguments, **options):
 """
 LACKS = {
     "emulators": """
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 lacks(getattr, qtool, "verify_on")
 lacks(getattr, qtool, "emulators")
 for name in ("node", "webgpu"):

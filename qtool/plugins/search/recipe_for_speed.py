@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qtool.api.conversion import convert
 from qtool.api.conversion_inputs import capture_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import format_of, own_format
+from qtool.backends.formats import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
 from qtool.core.errors import OptionError
@@ -63,7 +63,7 @@ def fastest_recipe(
         raise OptionError("layers are timed in one process", Omission("--measure", "leave out {}"))
     how = QuantizeOptions(**keywords)
     target = how.target or targets.DEFAULT
-    kind = format or own_format(target)
+    kind = format or own_format(targets.target(target))
     targets.check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
     Recipe.of(*how.rules)  # errors before the model is captured

@@ -17,8 +17,7 @@ from qtool.api.captured_source import by_input_name, data_module
 from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.open_files import runtime_title
-from qtool.backends.table import format_of, open_file, own_format
+from qtool.backends.formats import format_of, open_file, own_format, runtime_title
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.array_batches import whole_arrays
@@ -297,7 +296,7 @@ def _tried_format(target: str, wanted: str | None) -> str:
     Raises:
         ExportError: the target does not have the format.
     """
-    kind = wanted or own_format(target)
+    kind = wanted or own_format(targets.target(target))
     check_format(target, kind)
     return kind
 
