@@ -29,7 +29,7 @@ LIMIT = WHOLE << 32
 block by block on every machine. What is free there does not decide what a file contains."""
 LEAST = 160 << 20
 """Memory that a process takes anyway: a small file is measured and tested whatever the limit is."""
-BLOCK, SMALLEST = 1 << 28, 1 << 24
+BLOCK, SMALLEST = 1 << 28, 1 << 20
 """Default and smallest size of a block: bytes of its weights in float32."""
 
 

@@ -13,9 +13,10 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool import observers
-from qtool.backends.table import write_float
+from qtool.backends.formats import write_float
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
+from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
@@ -30,6 +31,7 @@ from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.memory import return_free_memory
 from qtool.core.on_use import OnUse
+from qtool.core.option_names import DEFAULT_OBSERVER
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.quant_params import QuantParams
@@ -55,11 +57,9 @@ from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 
-DEFAULT_OBSERVER = "percentile"
 _capture_onnx = OnUse("qtool.frontends.onnx.onnx_file:capture_onnx")
 
 Model = nn.Module | ExportedProgram
-DynamicSizes = Mapping[str, Mapping[int, str]]
 
 
 class Captured(InProcess):

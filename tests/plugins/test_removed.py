@@ -46,7 +46,7 @@ Path("q/config.json").write_text(json.dumps(config))
 lacks(qtool.load_model, "q")
 """,
     "emulators": """
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 lacks(getattr, qtool, "verify_on")
 lacks(getattr, qtool, "emulators")
 for name in ("node", "webgpu"):

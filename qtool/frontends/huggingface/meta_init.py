@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import CallEdit, OtherFile
+from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.foreign_weights import (
@@ -89,7 +89,7 @@ def load_without_weights(
     if coded(path, config) is not None:
         raise CaptureError(
             f"{path} holds codes of a quantized checkpoint, which are not converted block by block",
-            CallEdit("use `qtool quantize` for it"),
+            Argument("--memory", text="raise {}"),
         )
     try:
         with silence_logging(), init_empty_weights():
@@ -158,7 +158,7 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
     if part_for_task(task) is not None:
         raise CaptureError(
             f"block-wise quantization loads no part of an encoder-decoder ('{task}')",
-            CallEdit("use `qtool quantize` for it"),
+            Argument("--memory", text="raise {}"),
         )
     model = disable_cache(build_model(path, config, task))
     return DecoderWithCache(model) if task == WITH_PAST else model
