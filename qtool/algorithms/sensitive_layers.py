@@ -55,6 +55,10 @@ time that this may cost."""
 SLOWER = 1.02
 """Most of the predicted time where it is not, as a multiple of the time before."""
 
+LARGER = 0.02
+"""Share of the stored weights that may be floats where it is not: the head of a language model is
+often the largest layer."""
+
 ELEMENT_WORK = 8
 """Work of an element that a node computes, in multiply-accumulates."""
 
@@ -197,16 +201,17 @@ SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
 
 def _budget(state: ConversionState, poor: bool) -> Budget:
     """Return whether a choice costs little: where the error is large, work or time may grow by
-    `BUDGET`; elsewhere that work and `SLOWER` are both limits."""
+    `BUDGET`; elsewhere that work, `SLOWER` and `LARGER` are all limits."""
     costs, work, graph = targets.target(state.plan.target).costs, _work(state), state.graph.graph
-    limit = BUDGET * sum(work.values())
+    limit, stored = BUDGET * sum(work.values()), _stored(state)
     before = 0.0 if costs is None else plan_time(graph, state.plan, costs)
 
     def allows(choice: _Choice, plan: QuantPlan) -> bool:
         little = sum(work[n] for n in choice.nodes) <= limit
         if poor and little:
             return True
-        if costs is None or not (poor or little):
+        larger = sum(stored.get(n, 0) for n in choice.weights) > LARGER * sum(stored.values())
+        if costs is None or not (poor or (little and not larger)):
             return False
         return plan_time(graph, plan, costs) <= before * (1 + BUDGET if poor else SLOWER)
 
@@ -295,6 +300,13 @@ def _work(state: ConversionState) -> Mapping[str, float]:
         else:
             work[name] = decision.macs + ELEMENT_WORK * elements(node, batch)
     return work
+
+
+def _stored(state: ConversionState) -> Mapping[str, int]:
+    """Return layer -> number of its weights."""
+    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
+    edges = [e for p in state.plan if p.kind is Kind.WEIGHT for e in p.edges]
+    return {e.user: G.value(nodes[e.source]).numel() for e in edges}
 
 
 def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:

@@ -13,7 +13,7 @@ from torch import nn
 import qtool
 from qtool import QuantizedModel
 from qtool.algorithms import sensitive_layers
-from qtool.algorithms.conversion_state import LESS_ACCURATE
+from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.sensitive_layers import BUDGET
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
@@ -153,6 +153,21 @@ def test_work_in_float_stays_within_the_budget() -> None:
     model = quantized()
     work = {d.node: d.macs for d in model.plan.nodes}
     assert 0 < sum(work[n] for n in in_float(model)) <= BUDGET * sum(work.values())
+
+
+def test_a_large_layer_keeps_codes_where_the_error_is_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sensitive_layers, "BUDGET", 1.0)
+    monkeypatch.setattr(sensitive_layers, "SLOWER", 9.0)
+    example = torch.zeros(2, 1, 12, 12)
+    network = qtool.capture_model(Counts().eval(), example)
+    calibration = qtool.calibrate(network, [1000 + example])
+    state = ConversionState.start(network, network.plan(), calibration).solved()
+    allows = sensitive_layers._budget(state, poor=False)
+    last = frozenset({"body.3"})
+    assert allows(sensitive_layers._Choice(last), state.plan)
+    assert not allows(sensitive_layers._Choice(last, weights=last), state.plan)
 
 
 def test_a_good_network_stays_in_integers() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
@@ -188,7 +188,7 @@ def measure_arrays(
 
 def _ranges(file: Path, reference: Session) -> Ranges:
     """Return the ranges of the float inputs of a file, whose inputs are those of the reference."""
-    known = open_readable(file).input_ranges()
+    known = open_file(file).input_ranges()
     names = [port.name for port in open_model(file).inputs] if known else []
     return {
         i: known[name]
