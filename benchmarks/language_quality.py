@@ -35,10 +35,10 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from examples.language_model.perplexity import LENGTH, MODEL, TASK
+from qtool.api.data import load_data
 from qtool.backends.onnx.export import write_float
 from qtool.core.schemes import WEIGHTS, Scales, Scheme, When
 from qtool.core.types import QType
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 from qtool.planning import targets
 from qtool.planning.recipe import rule as rules

@@ -10,7 +10,7 @@ in a third or in one of them. Both convert, each case in a fresh process:
   target, format and level of accuracy; language-model, also with its KV cache;
 - tflite: the examples, random networks and those of torchvision as .tflite files;
 - memory, blocks: folders of language models made here, an encoder and an ONNX file with external
-  weights, by `qtool quantize` and by `qtool blockwise`;
+  weights, in memory and block by block;
 - zoo (--zoo): the sets `torchvision` and, of `transformers`, well-known ones of
   benchmarks/networks;
 - realdata (--realdata): the trained networks of benchmarks/realdata.py;

@@ -25,13 +25,13 @@ import numpy as np
 import onnx
 
 import qtool
+from qtool.api.data import load_data
 from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
 from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
 from qtool.backends.onnxruntime.self_test.run import check_self_test
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 
 NETWORKS = ("digits", "resnet20", "mobilenetv2_w05", "kws")

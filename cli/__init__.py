@@ -32,7 +32,7 @@ SCHEMA = 1
 
 
 GROUPS = {
-    "Make a file": ("quantize", "calibrate", "merge", "convert", "blockwise"),
+    "Make a file": ("quantize", "calibrate", "merge", "convert"),
     "Judge it": ("verify", "gate", "evaluate", "report", "compare", "bench", "generate"),
     "Search and explain": ("tune", "explain"),
     "Tools": ("inspect", "emulators"),
@@ -136,7 +136,6 @@ class _Group(click.Group):
 
 HELP = {
     "bench": "Benchmark ONNX files against each other, with confidence intervals.",
-    "blockwise": "Quantize a model larger than memory block by block; resumes if interrupted.",
     "calibrate": "Run a model on calibration data and write a calibration file.",
     "compare": "Compare ONNX files: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import DAY, Real
+from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+
+from qtool.core.limits import DAY
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("bench", cls=Command)
@@ -16,8 +22,8 @@ from qtool.cli.number_types import DAY, Real
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
-    options.batch_sizes,
-    options.threads,
+    reads(files="files", sized=False),
+    record("measured", ReportOptions, "batch_sizes threads"),
     options.runtime,
     click.option(
         "--seconds",
@@ -39,8 +45,8 @@ def command(
     ctx: click.Context,
     files: tuple[Path, ...],
     data: str | None,
-    batch_sizes: tuple[int, ...],
-    threads: tuple[int, ...],
+    reading: Reading,
+    measured: ReportOptions,
     runtime: str,
     seconds: float,
     precision: float,
@@ -58,12 +64,13 @@ def command(
     """
     import qtool
 
+    reading = replace(reading, batch_size=max(measured.batch_sizes))
     default = ctx.get_parameter_source("batch_sizes") is ParameterSource.DEFAULT
     result = qtool.bench(
         files,
-        sources.load_optional_data(data, max(batch_sizes)),
-        batch_sizes=None if default else batch_sizes,
-        threads=threads,
+        sources.load_optional_data(reading, data),
+        batch_sizes=None if default else measured.batch_sizes,
+        threads=measured.threads,
         runtime=runtime,
         seconds=seconds,
         precision=precision,

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
+
+from qtool.core.conversion_options import QuantizeOptions
 
 if TYPE_CHECKING:
     from qtool import Calibration
 
 
+_OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
+
+
 @click.command("calibrate", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data_or_none(required=True),
+    reads(),
     options.calibration_output,
-    source_options.batch_size,
-    options.observer,
-    options.target,
     click.option(
         "--format",
         "format_",
@@ -29,30 +36,18 @@ if TYPE_CHECKING:
         help="Format of the file to convert to: what that cannot hold is refused now. By default "
         "that of the target's own runtime: tflite for TFLite, else qdq.",
     ),
-    options.recipe,
-    options.mode,
-    options.accuracy,
-    options.recover,
-    options.ignore,
-    source_options.dynamic,
+    record("how", QuantizeOptions, _OBSERVED),
     options.json_,
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    reading: Reading,
     shape: str | None,
     output_: Path,
-    batch_size: int,
-    observer: str | None,
-    target: str | None,
     format_: str | None,
-    recipe: Path | None,
-    mode: str | None,
-    accuracy: str | None,
-    recover: str | None,
-    ignore: tuple[str, ...],
-    dynamic: tuple[str, ...],
+    how: QuantizeOptions,
     as_json: bool,
 ) -> None:
     """Run MODEL on calibration data and write the statistics of its tensors.
@@ -66,11 +61,11 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
-    from qtool.backends.table import own_format
+    from qtool.backends.formats import own_format
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import MODEL_FORMATS
     from qtool.distributed import current
-    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning import targets
     from qtool.planning.targets import DEFAULT, target_for
 
     if output_.suffix in MODEL_FORMATS:
@@ -80,26 +75,16 @@ def command(
             "`qtool quantize`",
             param_hint="--output",
         )
-    check_writable(output_, model, weights, data)
-    kind = format_ or own_format(target or DEFAULT)
-    target = target_for(kind, target)
-    sources.check_data(data)
-    loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    check_writable(output_, model, loading.weights, data)
+    kind = format_ or own_format(targets.target(how.target or DEFAULT))
+    how = replace(how, target=target_for(kind, how.target))
+    sources.check_data(reading)
+    reading = reading.of(model, sources.load_model(model, loading))
+    loaded, batches = sources.load_inputs(reading, data, shape)
     share = None if batches is None else sources.share_of(batches)
-    calibration = qtool.calibrate(
-        loaded,
-        share,
-        target=target,
-        observer=observer or DEFAULT_OBSERVER,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-        recover=options.names(recover),
-        ignore=ignore or None,
-        dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.stage("calibrating", output.length_of(share)),
-        format=kind,
-    )
+    how = sources.with_dynamic(how, batches)
+    progress = output.stage("calibrating", output.length_of(share))
+    calibration = qtool.calibrate(loaded, share, progress=progress, format=kind, **how.keywords())
     current().continue_on_rank_zero()
     calibration.save(output_)
     show_file(calibration, output_, as_json)

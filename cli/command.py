@@ -25,7 +25,7 @@ __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "headin
 JSON = "qtool.json"
 VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 LOGGED = "qtool.logged"
-_REPEATED = "qtool.repeated"
+_REPEATED, _HELP_ALL = "qtool.repeated", "qtool.help_all"
 """Keys in a context's meta."""
 _SIMILAR = 0.75  # ratio of equal letters
 
@@ -33,22 +33,36 @@ GROUPS = {
     "Model": "model weights fix task tokenizer calibration scales against reference other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
-    "Precision": "target mode accuracy recover ignore observer recipe measure choices groups",
+    "Precision": "target mode accuracy recover ignore observer recipe measure choices group memory",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
     "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "
-    "timing precision budget evaluations layer_samples most cpu timeout",
-    "Texts and recordings": "processor max_length pad_to_max_length padded stride state states",
+    "precision budget evaluations layer_samples most cpu timeout",
+    "Texts and recordings": "processor max_length pad_to_max_length stride state",
     "Language models": "attention cache logits",
-    "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
-    "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
-    "repaired_file title history junit badge markdown provenance document report config "
-    "as_json verbose quiet log_level",
+    "Output": "output_ format format_ layout interface batch external_data archive page "
+    "save_recipe repaired_file title history junit badge markdown provenance document report "
+    "config as_json verbose quiet log_level help help_all",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
 OTHER = "Other"
+_USUAL = (
+    "weights task model data labels eval_data target mode accuracy ignore recipe max_drop output_ "
+    "as_json help help_all"
+)
+_USUAL_OF = {
+    "convert": "calibration scales",
+    "verify": "cpu",
+    "gate": "against metric min_speedup junit",
+    "evaluate": "evaluate runtime",
+    "compare": "reference min_speedup",
+    "bench": "batch_sizes threads runtime precision",
+    "explain": "sample repaired_file",
+}
+"""Parameters that --help shows of commands with more than `MANY` options; --help-all shows all."""
+MANY = 15
 
 _MODELS = (".onnx", ".tflite", ".pt2")
 
@@ -86,6 +100,23 @@ def _common() -> list[click.Parameter]:
     ]
 
 
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # click's signature
+        if value and not ctx.resilient_parsing:
+            ctx.meta[_HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show this message with all options, and exit.",
+    )
+
+
 def heading(text: str) -> str:
     """Return a heading of a help page, bold on a terminal (click removes the codes elsewhere)."""
     return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
@@ -115,7 +146,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += [config_option(), *_common()]
+        self.params += [config_option(), *_common(), _help_all()]
         for parameter in self.params:
             if isinstance(parameter.type, click.IntRange | click.FloatRange) and (
                 not parameter.metavar and parameter.name != "verbose"
@@ -169,10 +200,24 @@ class Command(click.Command):
         return {name: parameters for name, parameters in groups.items() if parameters}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for name, parameters in self.groups(ctx).items():
-            records = (parameter.get_help_record(ctx) for parameter in parameters)
-            with formatter.section(heading(name)):
-                formatter.write_dl([record for record in records if record is not None])
+        """Write the usual options, after --help-all every one, by topic."""
+        groups, usual = self.groups(ctx), f"{_USUAL} {_USUAL_OF.get(self.name or '', '')}".split()
+        count = sum(map(len, groups.values()))
+        if count > MANY and not ctx.meta.get(_HELP_ALL):
+            groups = {n: [p for p in ps if _shown(p, usual)] for n, ps in groups.items()}
+        left_out = count - sum(map(len, groups.values()))
+        for name, parameters in groups.items():
+            records = [parameter.get_help_record(ctx) for parameter in parameters]
+            if records:
+                with formatter.section(heading(name)):
+                    formatter.write_dl([record for record in records if record is not None])
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"--help-all shows {left_out} more options.")
+
+
+def _shown(parameter: click.Parameter, names: Sequence[str]) -> bool:
+    return parameter.name in names or "--help" in parameter.opts
 
 
 def _meant(parameters: Sequence[click.Parameter], args: Sequence[str]) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+
+from qtool.evaluation.options import Goals, ReportOptions
 
 
 @click.command("compare", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data,
+    reads("classes", files="files"),
     options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
@@ -22,16 +26,9 @@ from qtool.cli.labels import load_labels
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
-    source_options.classes,
     options.eval_,
-    options.minimize,
-    source_options.batch_size,
-    options.batch_sizes,
-    options.threads,
-    options.seconds,
-    options.max_drop,
-    options.min_speedup,
-    options.min_coverage,
+    record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
+    record("goals", Goals),
     options.fail_on,
     options.other_model,
     options.json_,
@@ -39,12 +36,16 @@ from qtool.cli.labels import load_labels
 def command(
     files: tuple[Path, ...],
     data: str,
+    reading: Reading,
     output_: Path | None,
     reference: Path | None,
+    labels: str | None,
+    evaluate: str | None,
+    measured: ReportOptions,
+    goals: Goals,
     fail_on: str | None,
     other_model: bool,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Compare the accuracy, speed and size of FILES, ONNX or TFLite, from qtool or any other tool.
 
@@ -55,12 +56,13 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(data, values["batch_size"], values["labels"])
+    batches = sources.load_data(reading, data, labels)
+    classes = load_labels(reading, labels, data, batches)
     report = qtool.compare(
         files,
         batches,
         output_,
-        options.report_options(values, load_labels(values["labels"], data, batches)),
+        options.report_options(measured, goals, evaluate, classes),
         reference=reference,
         other_model=other_model,
         bars=output.stage,

@@ -26,7 +26,7 @@ from qtool.core.option_names import unknown_name
 from qtool.core.remedies import OtherFile
 from qtool.core.text_files import read_toml_or_json
 
-_NOT_IN_FILES = frozenset({"help", "config", "verbose", "quiet", "log-level"})
+_NOT_IN_FILES = frozenset({"help", "help-all", "config", "verbose", "quiet", "log-level"})
 _TEXTS = ("a text", "a number", "true or false", "a list of these")
 
 

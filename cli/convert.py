@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output, parsed_options, source_options, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
+
+from qtool.core.conversion_options import FileOptions, QuantizeOptions
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import QuantizedFile
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("convert", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     click.option(
         "--calibration",
         type=source_options.Path_,
@@ -31,44 +35,18 @@ if TYPE_CHECKING:
         "is a float .onnx file then, or .encodings of AIMET.",
     ),
     options.output,
-    options.target,
-    options.format_,
-    options.external_data,
-    options.layout,
-    options.interface,
-    options.batch,
-    options.recipe,
-    options.mode,
-    options.accuracy,
-    options.recover,
-    options.ignore,
-    source_options.dynamic,
-    options.min_coverage,
-    options.min_sqnr,
-    options.timing,
+    record("how", QuantizeOptions, "target recipe mode accuracy recover ignore dynamic"),
+    record("written", FileOptions),
     options.json_,
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     calibration: Path | None,
     scales: Path | None,
     output_: Path,
-    target: str | None,
-    format_: str,
-    external_data: bool,
-    layout: str | None,
-    interface: str | None,
-    batch: str | None,
-    recipe: Path | None,
-    mode: str | None,
-    accuracy: str | None,
-    recover: str | None,
-    ignore: tuple[str, ...],
-    dynamic: tuple[str, ...],
-    min_coverage: float | None,
-    min_sqnr: float | None,
-    timing: float,
+    how: QuantizeOptions,
+    written: FileOptions,
     as_json: bool,
 ) -> None:
     """Write the verified int8 ONNX model of a calibrated MODEL.
@@ -82,34 +60,21 @@ def command(
     import qtool
     from qtool.api.file_target import FileTarget
     from qtool.api.model_folder import write_next_to
-    from qtool.api.quantized_file import FileOptions, write_file
+    from qtool.api.quantized_file import write_file
     from qtool.planning.targets import target_for
 
-    written = FileOptions(
-        format_, external_data, layout, interface, batch, timing, min_coverage, min_sqnr
-    )
-    place = FileTarget.check(output_, model, written, weights, calibration, scales)
+    place = FileTarget.check(output_, model, written, loading.weights, calibration, scales)
     calibrated = None if calibration is None else qtool.Calibration.load(calibration)
     if calibrated is None and scales is None:
         raise click.UsageError("give --calibration, --scales or both")
+    keywords = how.keywords("observer")
     if calibrated is None:
-        target = target_for(place.format, target)
-    else:
-        calibrated.check_target(target_for(place.format, target, calibrated.target))
-    loaded = sources.load_model(model, weights)
+        keywords["target"] = target_for(place.format, how.target)
+    else:  # the file has the target of the calibration
+        calibrated.check_target(target_for(place.format, keywords.pop("target"), calibrated.target))
+    loaded = sources.load_model(model, loading)
     writer = place.writer({"": loaded})
-    quantized = qtool.convert(
-        loaded,
-        calibrated,
-        scales=scales,
-        target=target if calibrated is None else None,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-        recover=options.names(recover),
-        ignore=ignore or None,
-        dynamic=parsed_options.parse_dynamic(dynamic),
-    )
+    quantized = qtool.convert(loaded, calibrated, scales=scales, **keywords)
     path = place.path if writer is None else writer.path("", quantized.plan)
     file = write_file(quantized, path, place.options)
     if writer is None:

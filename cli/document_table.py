@@ -21,7 +21,6 @@ _TABLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "calibrate": (_CALIBRATION,),
     "merge": (_CALIBRATION,),
     "convert": (_WRITTEN,),
-    "blockwise": (_WRITTEN,),
     "verify": (("qtool.verification:FileCheck",), ("CpuComparison",), ("WebGpuComparison",)),
     "gate": (("qtool.evaluation.gate.result:GateResult",),),
     "evaluate": (("qtool.evaluation.evaluation:Evaluation",),),

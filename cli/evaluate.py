@@ -8,11 +8,16 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.number_types import parse_counts
+from qtool.cli.number_types import COUNTS
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
+
+from qtool.core.conversion_options import QuantizeOptions
+from qtool.evaluation.options import ReportOptions
 
 
-def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    counts = parse_counts(ctx, param, value)
+def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ...]) -> int:
     if len(counts) > 1:
         raise click.BadParameter("takes one number here; use `qtool bench` or `qtool report`")
     return counts[0]
@@ -22,42 +27,37 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.float_model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     options.other_model,
     source_options.data,
+    reads("classes stride", files="int8_file"),
     options.labels,
-    source_options.classes,
     options.eval_,
-    options.minimize,
-    source_options.stride,
-    source_options.batch_size,
+    record("measured", ReportOptions, "lower_is_better seconds history"),
     click.option(
         "--threads",
         default="1",
         show_default=True,
+        type=COUNTS,
         callback=_one_count,
         help="Number of threads to measure the latency with; `qtool bench` takes several.",
     ),
     options.runtime,
-    options.seconds,
-    source_options.dynamic,
-    options.history,
+    record("how", QuantizeOptions, "dynamic"),
     options.json_,
 )
 def command(
     int8_file: Path,
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    reading: Reading,
     labels: str | None,
     evaluate: str | None,
-    minimize: tuple[str, ...],
-    batch_size: int,
+    measured: ReportOptions,
     threads: int,
     runtime: str,
-    seconds: float,
-    dynamic: tuple[str, ...],
-    history: Path | None,
+    how: QuantizeOptions,
     other_model: bool,
     as_json: bool,
 ) -> None:
@@ -78,16 +78,16 @@ def command(
     from qtool.core.paths import is_file
     from qtool.evaluation.history import append_run, make_run, read_history
 
-    if history is not None:
+    if (history := measured.history) is not None:
         read_history(history)
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
-    sources.check_data(data, labels=labels)
+    sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
-    loaded = sources.file_or_model(model, weights, int8_file, data)
-    batches = sources.load_data(data, batch_size, labels)
+    loaded, reading = sources.file_or_model(model, loading, reading, int8_file, data)
+    batches = sources.load_data(reading, data, labels)
     share = sources.share_of(batches)
-    classes = load_labels(labels, data, batches)
+    classes = load_labels(reading, labels, data, batches)
     result = qtool.evaluate(
         int8_file,
         loaded,
@@ -95,11 +95,11 @@ def command(
         classes,
         function=function,
         where=evaluate or "",
-        lower_is_better=minimize,
+        lower_is_better=measured.lower_is_better,
         threads=threads,
         runtime=runtime,
-        seconds=seconds,
-        dynamic=sources.dynamic_of(dynamic, batches),
+        seconds=measured.seconds,
+        dynamic=sources.with_dynamic(how, batches).dynamic,
         other_model=other_model,
         progress=output.stage("evaluating", output.length_of(share)),
     )

@@ -7,14 +7,20 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
+
+from qtool.core.conversion_options import QuantizeOptions
 
 
 @click.command("explain", cls=Command)
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.float_model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data,
+    reads(files="int8_file"),
     options.labels,
     click.option(
         "--sample",
@@ -38,22 +44,21 @@ from qtool.cli.command import Command
         help="Write a copy of INT8_FILE that keeps the layers found in float, which restores the "
         "predictions of all explained samples.",
     ),
-    source_options.batch_size,
-    source_options.dynamic,
+    record("how", QuantizeOptions, "dynamic"),
     options.other_model,
     options.json_,
 )
 def command(
     int8_file: Path,
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    reading: Reading,
     labels: str | None,
     sample: tuple[int, ...],
     most: int,
     repaired_file: Path | None,
-    batch_size: int,
-    dynamic: tuple[str, ...],
+    how: QuantizeOptions,
     other_model: bool,
     as_json: bool,
 ) -> None:
@@ -72,9 +77,11 @@ def command(
     from qtool.core.option_names import suffixes_of
 
     if repaired_file is not None:
-        check_writable(repaired_file, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
-    loaded = sources.load_model(model, weights, file=int8_file)
-    batches = sources.load_data(data, batch_size, labels)
+        check_writable(
+            repaired_file, int8_file, model, loading.weights, data, suffixes=suffixes_of("qdq")
+        )
+    loaded = sources.load_model(model, loading, file=int8_file)
+    batches = sources.load_data(reading, data, labels)
     explanation = qtool.explain(
         int8_file,
         loaded,
@@ -82,7 +89,7 @@ def command(
         samples=sample or None,
         most=most,
         repaired_file=repaired_file,
-        dynamic=sources.dynamic_of(dynamic, batches),
+        dynamic=sources.with_dynamic(how, batches).dynamic,
         other_model=other_model,
     )
     output.show(explanation, as_json, int8_file)

@@ -11,6 +11,10 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+
+from qtool.evaluation.options import ReportOptions
 
 
 def _file(name: str, text: str) -> Any:
@@ -28,8 +32,8 @@ def _file(name: str, text: str) -> Any:
         help="The float file that FILE is compared with.",
     ),
     source_options.data,
+    reads("classes", files="file against"),
     options.labels,
-    source_options.classes,
     click.option(
         "--metric",
         default="agreement",
@@ -52,10 +56,8 @@ def _file(name: str, text: str) -> Any:
         help="Smallest speed-up that is accepted; without it nothing is timed.",
     ),
     options.other_model,
-    source_options.batch_size,
     options.runtime,
-    options.seconds,
-    options.history,
+    record("measured", ReportOptions, "seconds history"),
     _file("--junit", "Write a JUnit report to FILE."),
     _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
     _file("--markdown", "Write a table for the summary of a CI job to FILE."),
@@ -65,10 +67,11 @@ def command(
     file: Path,
     against: Path,
     data: str,
+    reading: Reading,
     labels: str | None,
     metric: str,
     lower_is_better: bool,
-    batch_size: int,
+    measured: ReportOptions,
     junit: Path | None,
     badge: Path | None,
     markdown: Path | None,
@@ -94,17 +97,19 @@ def command(
         check_writable(path, file, against, *_read(data, labels))
     if ":" not in metric:
         find_metric(metric)
-    sources.check_data(data, labels=labels)
+    sources.check_data(reading, labels)
     measure = options.load_metrics(metric) if ":" in metric else metric
-    batches = sources.load_data(data, batch_size, labels)
+    batches = sources.load_data(reading, data, labels)
     result = qtool.gate(
         file,
         against,
         batches,
-        load_labels(labels, data, batches),
+        load_labels(reading, labels, data, batches),
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
-        processor=source_options.context_value("processor"),
+        seconds=measured.seconds,
+        history=measured.history,
+        processor=reading.options.folder,
         progress=output.stage("running", output.length_of(batches)),
         **values,
     )

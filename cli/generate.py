@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options
 from qtool.cli.command import Command
-from qtool.cli.number_types import COUNT, Real
+from qtool.cli.records import record
+
+from qtool.evaluation.options import GenerationOptions
 
 
 @click.command("generate", cls=Command)
@@ -24,48 +26,7 @@ from qtool.cli.number_types import COUNT, Real
         type=source_options.ExistingPath,
         help="Folder with the tokenizer; by default FILE's.",
     ),
-    click.option(
-        "--tokens",
-        default=64,
-        show_default=True,
-        type=COUNT,
-        help="Most new tokens; a token that ends texts is the last.",
-    ),
-    click.option(
-        "--temperature",
-        default=0.0,
-        show_default=True,
-        type=Real(min=0),
-        help="Divides the logits; 0 takes the most likely token.",
-    ),
-    click.option(
-        "--top-k",
-        default=0,
-        show_default=True,
-        type=click.IntRange(min=0),
-        help="Number of tokens to choose from; 0 for all.",
-    ),
-    click.option(
-        "--top-p",
-        default=1.0,
-        show_default=True,
-        type=Real(min=0, max=1, min_open=True),
-        help="Probability of the smallest set of tokens to choose from.",
-    ),
-    click.option(
-        "--seed",
-        default=0,
-        show_default=True,
-        type=click.IntRange(min=0),
-        help="Of the random numbers.",
-    ),
-    click.option(
-        "--threads",
-        default=0,
-        show_default=True,
-        type=click.IntRange(min=0, max=1024),
-        help="Threads of ONNX Runtime; 0 lets it choose.",
-    ),
+    record("chosen", GenerationOptions),
     options.json_,
 )
 def command(
@@ -73,12 +34,7 @@ def command(
     prompt: str,
     model: Path | None,
     tokenizer: Path | None,
-    tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int,
-    threads: int,
+    chosen: GenerationOptions,
     as_json: bool,
 ) -> None:
     """Continue PROMPT with the ONNX FILE of a language model that has its KV cache as inputs.
@@ -97,13 +53,8 @@ def command(
         prompt,
         model=model,
         tokenizer=tokenizer,
-        tokens=tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        threads=threads,
         on_text=lambda text: None if as_json else click.echo(text, nl=False),
+        **vars(chosen),
     )
     if as_json:
         output.show_json(result)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli.source_options import NO_DATA, context_value, loaded_model
+from qtool.cli.reading import NO_DATA, Reading
 
 
 def is_column(labels: str, data: Path) -> bool:
@@ -47,7 +47,7 @@ def are_names(labels: str | None, data: str) -> bool:
     return False
 
 
-def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
+def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[Any]) -> Any:
     """Load the array that --labels names; without the option the labels of the data, or None.
 
     Names of classes become numbers as those of the data do.
@@ -58,22 +58,22 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     from qtool.core.numpy_files import find_labels
     from qtool.core.torch_package import has_torch
 
+    names = reading.options.classes
     if key is None or is_column(key, Path(data)):
         own = getattr(batches, "labels", None)
-        if own is None and context_value("classes"):
+        if own is None and names:
             raise click.BadParameter(
                 f"{data} has no class names, of folders or in a file", param_hint="--classes"
             )
         if own is None:
-            _note_no_labels(data, batches)
+            _note_no_labels(data, batches, reading.model)
         return own
     labels = find_labels(key, Path(data))
     if labels.dtype.kind == "U" and has_torch():
         from qtool.frontends.data.class_order import numbers_of_names
 
-        _, model = loaded_model()
-        labels = numbers_of_names(labels, Path(data), context_value("classes"), model)
-    elif context_value("classes"):
+        labels = numbers_of_names(labels, Path(data), names, reading.model)
+    elif names:
         raise click.BadParameter(
             "it is for labels that are names, and those of --labels are numbers; leave it out",
             param_hint="--classes",
@@ -89,7 +89,7 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     return labels[positions]
 
 
-def note_labels(data: Path) -> None:
+def note_labels(data: Path, model: Any = None) -> None:
     """Note that a file of arrays has labels, with which nothing is measured without --labels."""
     from qtool.core.label_names import LABELS
     from qtool.core.log import log_note
@@ -100,12 +100,12 @@ def note_labels(data: Path) -> None:
     if names and has_torch():
         from qtool.frontends.data.load_data import input_names
 
-        names -= input_names(loaded_model()[1])
+        names -= input_names(model)
     if usual := sorted(names):
         log_note(f"{data} has labels; --labels {usual[0]} measures accuracy with them")
 
 
-def _note_no_labels(data: str, batches: Iterable[Any]) -> None:
+def _note_no_labels(data: str, batches: Iterable[Any], model: Any) -> None:
     """Say why there is no accuracy, where data of this kind can have labels."""
     from qtool.core.log import log_note
 
@@ -116,4 +116,4 @@ def _note_no_labels(data: str, batches: Iterable[Any]) -> None:
             "or name an array of class numbers, in the order of their names, with --labels"
         )
     else:
-        note_labels(Path(data))
+        note_labels(Path(data), model)

@@ -42,19 +42,22 @@ class Name(click.ParamType):
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
         return "NAME,..." if self.several else f"[{'|'.join(self.known)}]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name; of several a tuple."""
+        names = [str(value)]
+        if self.several:
+            names = [name for each in str(value).split(",") if (name := each.strip())]
+        checked = tuple(names) if self.several else names[0]
         extended = ctx is not None and bool(ctx.find_root().params.get("imports"))
         if self.open and extended:
-            return text
-        names = [n.strip() for n in text.split(",")] if self.several else [text]
-        for name in filter(None, names) if self.several else names:
+            return checked
+        for name in names:
             plain = name.partition(":")[0] if self.parameter else name
             if self.parameter and plain.partition("=")[0] in self.known and "=" in plain:
                 self.fail(f"write {name.replace('=', ':', 1)}", param, ctx)
             if plain not in self.known:
                 self.fail(unknown_name(self.what, plain, self.known), param, ctx)
-        return text
+        return checked
 
 
 RUNTIME = Name("runtime", option_names.RUNTIMES, open=False)

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-MOST = 1_000_000
+from qtool.core.limits import MOST
+
 COUNT = click.IntRange(1, MOST)
 """A number of samples, tokens or threads."""
-DAY = 86_400.0  # seconds
 
 
 class Real(click.FloatRange):
@@ -52,9 +52,18 @@ class Bytes(click.ParamType):
         return size
 
 
-def parse_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """Parse the value of an option that takes several counts, such as 1,32."""
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of numbers like 1,32 (up to {MOST})")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+class _Counts(click.ParamType):
+    """Several counts, such as 1,32."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in parts):
+            self.fail(f"'{value}' is not a list of numbers like 1,32 (up to {MOST})", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+COUNTS = _Counts()

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
-from qtool.cli.number_types import MOST
+
+from qtool.core.limits import MOST
 
 
 def parse_fixed(texts: Iterable[str]) -> dict[str, Any]:

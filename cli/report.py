@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,22 @@ from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.number_types import COUNT, Real
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
 
-from qtool.evaluation.options import ReportOptions
+from qtool.core.conversion_options import QuantizeOptions
+from qtool.evaluation.options import Goals, ReportOptions
+
+_CONVERSION = "observer target recipe mode accuracy recover ignore"
 
 
 @click.command("report", cls=Command)
 @click.argument("source", metavar="MODEL|FILE|JSON")
 @source_options.apply(
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data_unless("a stored report"),
+    reads("classes", sources="data calibration_data"),
     options.report_folder(True, "Folder for the report."),
     click.option(
         "--model",
@@ -35,53 +40,30 @@ from qtool.evaluation.options import ReportOptions
     ),
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
-    source_options.classes,
     options.eval_,
-    options.minimize,
-    source_options.batch_size,
-    options.batch_sizes,
-    options.threads,
-    options.seconds,
-    click.option(
-        "--layer-samples",
-        default=ReportOptions.samples,
-        show_default=True,
-        type=COUNT,
-        help="Measure the sensitivity of the layers on this many samples, the first ones.",
-    ),
-    click.option(
-        "--budget",
-        default=ReportOptions.budget,
-        show_default=True,
-        type=Real(min=2.5),
-        help="Time limit for measuring the layers, in runs of the float model.",
-    ),
-    options.observer,
-    options.target,
-    options.recipe,
-    options.mode,
-    options.accuracy,
-    source_options.dynamic,
-    options.max_drop,
-    options.min_speedup,
-    options.min_coverage,
+    record("measured", ReportOptions),
+    record("how", QuantizeOptions, f"{_CONVERSION} dynamic"),
+    record("goals", Goals),
     options.fail_on,
-    options.history,
     options.json_,
 )
 def command(
     source: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str | None,
+    reading: Reading,
     output_: Path,
     model: str | None,
     calibration: Path | None,
     calibration_data: str | None,
-    dynamic: tuple[str, ...],
+    labels: str | None,
+    evaluate: str | None,
+    measured: ReportOptions,
+    how: QuantizeOptions,
+    goals: Goals,
     other_model: bool,
     fail_on: str | None,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Write a report on whether to ship the int8 form of MODEL, or FILE.
 
@@ -109,41 +91,44 @@ def command(
         return
     if data is None:
         raise click.MissingParameter(param_hint="--data", param_type="option")
-    size = values["batch_size"]
-    subject = sources.file_or_model(source, weights)
+    subject, reading = sources.file_or_model(source, loading, reading)
     file = subject if isinstance(subject, Path) else None
-    if file is not None and model is None and source_options.context_value("fix"):
+    if file is not None and model is None and loading.fixed:
         raise click.BadParameter(
             "it is for a MODEL or the float --model; leave it out", param_hint="--fix"
         )
     if file is None and not _is_written("model"):
         model = None  # a configuration has it for commands that read files
-    reference = None if model is None else sources.file_or_model(model, weights, file)
-    batches = sources.load_data(data, size, values["labels"])
+    reference = None
+    if model is not None:
+        reference, reading = sources.file_or_model(model, loading, reading, file)
+    batches = sources.load_data(reading, data, labels)
+    classes = load_labels(reading, labels, data, batches)
+    calibrated_on = None
+    if calibration_data:
+        calibrated_on = sources.load_data(reading, calibration_data, whole=True)
     report = qtool.report(
         subject,
         batches,
         output_,
-        options.report_options(values, load_labels(values["labels"], data, batches)),
+        options.report_options(measured, goals, evaluate, classes),
         model=reference,
         calibration=calibration,
-        calibration_data=(
-            sources.load_data(calibration_data, size, whole=True) if calibration_data else None
-        ),
-        dynamic=sources.dynamic_of(dynamic, batches),
+        calibration_data=calibrated_on,
         other_model=other_model,
         bars=output.stage,
-        **_conversion(values, file),
+        dynamic=sources.with_dynamic(how, batches).dynamic,
+        **_conversion(how, file),
     )
     output.show_report(report, as_json, output_)
     output.exit_if_missed(report, fail_on)
 
 
-def _conversion(values: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+def _conversion(how: QuantizeOptions, file: Path | None) -> dict[str, Any]:
     """Return the options of a conversion; next to a file those of the command line, to be refused:
     a configuration has options of several commands."""
-    names = ("target", "observer", "recipe", "mode", "accuracy")
-    return {name: values[name] for name in names if file is None or _is_written(name)}
+    names = _CONVERSION.split()
+    return {name: getattr(how, name) for name in names if file is None or _is_written(name)}
 
 
 def _is_written(name: str) -> bool:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
-from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading, reads
+from qtool.cli.records import record
+from qtool.cli.source_options import MODEL, ModelOptions
+
+from qtool.core.conversion_options import QuantizeOptions
+from qtool.core.search_options import SearchGoals, SearchOptions
+from qtool.evaluation.options import ReportOptions
 
 if TYPE_CHECKING:
     from qtool import TunedModel
     from qtool.evaluation.history import Run
 
-CHOICES = ("static", "dynamic", "int8-weights")
-_GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
-
 
 @click.command("tune", cls=Command)
 @source_options.apply(
     source_options.model,
-    source_options.weights,
+    record("loading", ModelOptions, MODEL),
     source_options.data,
+    reads("classes", sources="data eval_data"),
     click.option(
         "--eval-data",
         required=True,
@@ -34,61 +39,11 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         metavar="KEY|FILE",
         help="Class numbers of --eval-data: name of an array in its .npz, or a file.",
     ),
-    source_options.classes,
     options.eval_,
-    options.minimize,
+    record("measured", ReportOptions, "lower_is_better history"),
     options.output,
-    click.option(
-        "--max-drop",
-        type=Real(),
-        help="Largest allowed drop of the metric, in its unit (0.01 of top-1 accuracy is one "
-        "point); compared with the upper confidence bound of the drop.",
-    ),
-    click.option("--min-sqnr", type=Real(), help="Lowest allowed SQNR of the outputs, in dB."),
-    click.option(
-        "--min-speedup",
-        type=Real(min=0, min_open=True),
-        help="Lowest allowed speed-up over float.",
-    ),
-    click.option("--max-size", type=click.IntRange(1), help="Largest allowed file size in bytes."),
-    click.option(
-        "--smallest",
-        is_flag=True,
-        help="Pick the smallest file that meets the goals, not the fastest.",
-    ),
-    click.option(
-        "--confidence",
-        default=0.95,
-        show_default=True,
-        type=Real(0, 1, max_open=True),
-        help="Confidence level of the bound for --max-drop.",
-    ),
-    click.option(
-        "--budget", type=Real(min=0), help="Approximate time limit of the search in seconds."
-    ),
-    click.option(
-        "--evaluations",
-        default=20,
-        show_default=True,
-        type=click.IntRange(1),
-        help="Largest number of files to run on --eval-data.",
-    ),
-    click.option(
-        "--choices",
-        default=",".join(CHOICES),
-        show_default=True,
-        type=name_types.CHOICES,
-        help="Schemes the search may choose from: static, static-16, dynamic, int8-weights, "
-        "int4-weights, int2-weights; float is always allowed.",
-    ),
-    click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        metavar="GLOB",
-        help="Layers that must get the same scheme; by default those of one operator type that "
-        "read the same tensor.",
-    ),
+    record("goals", SearchGoals),
+    record("search", SearchOptions, "budget evaluations choices groups"),
     click.option(
         "--accuracy",
         default="fast,balanced",
@@ -97,7 +52,7 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         metavar="LEVEL,...",
         help="Accuracy levels (--accuracy of `qtool quantize`) to choose from.",
     ),
-    options.recover,
+    record("how", QuantizeOptions, "observer target recipe recover ignore dynamic"),
     click.option(
         "--archive",
         type=source_options.Path_,
@@ -114,29 +69,26 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         type=source_options.Path_,
         help="Write the best recipe to a .toml or .json file.",
     ),
-    source_options.batch_size,
-    options.observer,
-    options.target,
-    options.recipe,
-    source_options.dynamic,
-    options.history,
     options.json_,
 )
 def command(
     model: str,
-    weights: Path | None,
+    loading: ModelOptions,
     data: str,
+    reading: Reading,
     eval_data: str,
     labels: str | None,
     evaluate: str | None,
-    minimize: tuple[str, ...],
+    measured: ReportOptions,
+    goals: SearchGoals,
+    search: SearchOptions,
+    accuracy: tuple[str, ...],
+    archive: Path | None,
+    how: QuantizeOptions,
     output_: Path,
     page: Path | None,
     save_recipe: Path | None,
-    batch_size: int,
-    history: Path | None,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Find the fastest int8 file of MODEL within an accuracy budget.
 
@@ -155,45 +107,36 @@ def command(
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import file_format, suffixes_of
     from qtool.evaluation.history import append_run, read_history
-    from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import target_for
 
-    check_writable(output_, model, weights, data, eval_data, suffixes=suffixes_of("qdq"))
+    check_writable(output_, model, loading.weights, data, eval_data, suffixes=suffixes_of("qdq"))
     kind = file_format(output_, "qdq")
-    target = target_for(kind, values["target"])
+    how = replace(how, target=target_for(kind, how.target))
     for path in filter(None, (page, save_recipe)):
-        check_writable(path, model, weights, data, eval_data)
-    if history is not None:
+        check_writable(path, model, loading.weights, data, eval_data)
+    if (history := measured.history) is not None:
         read_history(history)
-    sources.check_data(data, eval_data, labels=labels)
+    sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
-    loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size, labels_within(labels, data))
-    eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
+    loaded = sources.load_model(model, loading)
+    reading = reading.of(model, loaded)
+    batches = sources.load_data(reading, data, labels_within(labels, data))
+    eval_batches = sources.load_data(reading, eval_data, labels, whole=True)
     result = qtool.tune(
         loaded,
         batches,
         eval_batches,
-        load_labels(labels, eval_data, eval_batches),
-        goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
-        options=qtool.SearchOptions(
-            choices=tuple(options.names(values["choices"]) or ()),
-            groups=values["groups"],
-            evaluations=values["evaluations"],
-            budget=values["budget"],
-        ),
+        load_labels(reading, labels, eval_data, eval_batches),
+        goals=qtool.TuneGoals(**vars(goals)),
+        options=search,
         function=function,
         where=evaluate or "",
-        lower_is_better=minimize,
-        target=target,
-        observer=values["observer"] or DEFAULT_OBSERVER,
-        recipe=values["recipe"],
-        accuracy=tuple(options.names(values["accuracy"]) or ()),
-        recover=options.names(values["recover"]),
-        dynamic=sources.dynamic_of(values["dynamic"], batches),
-        archive=values["archive"],
+        lower_is_better=measured.lower_is_better,
+        accuracy=accuracy,
+        archive=archive,
         format=kind,
         progress=output.stage("calibrating", output.length_of(batches)),
+        **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),
     )
     with output.status("exporting and verifying"):
         result.save(output_, page=page, recipe=save_recipe)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import DAY, Real
+from qtool.cli.number_types import Real
+from qtool.cli.reading import Reading, reads
+
+from qtool.core.limits import DAY
 
 SAMPLES, WEBGPU_SAMPLES = 256, 32
 """Random inputs; with --cpu also samples of --data."""
@@ -20,7 +22,7 @@ WEBGPU = "webgpu"
 @click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
-    source_options.batch_size,
+    reads(files="int8_file"),
     options.cpu,
     click.option(
         "--timeout",
@@ -34,7 +36,7 @@ WEBGPU = "webgpu"
 def command(
     int8_file: Path,
     data: str | None,
-    batch_size: int,
+    reading: Reading,
     cpu: str | None,
     timeout: float,
     as_json: bool,
@@ -56,64 +58,26 @@ def command(
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
+    import qtool
+
     on_webgpu = cpu is not None and cpu.strip().lower() == WEBGPU
-    samples = sources.chosen_samples() or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
-    batches = sources.load_optional_data(data, batch_size, but=("samples",))
+    samples = reading.options.samples or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
+    batches = sources.load_optional_data(reading, data, but=("samples",))
+    size = reading.batch_size
+    how: dict[str, Any] = {"samples": samples, "batch_size": size}
+    result: Any
     if on_webgpu:
-        result = _on_webgpu(int8_file, batches, samples, batch_size, timeout)
+        result = qtool.verify_on_webgpu(int8_file, batches, timeout=timeout, **how)
         same = result.agrees
     elif cpu is None:
-        result = _on_this_machine(int8_file, batches, samples, batch_size)
+        total = -(-samples // size) if batches is None else output.length_of(batches)
+        bar = output.stage("comparing", total)
+        result = qtool.verify(int8_file, batches, progress=bar, **how)
         same = result.passed
     else:
-        result = _on_other_cpus(int8_file, cpu, batches, samples, batch_size, timeout)
+        bar = output.stage("emulating", None)
+        result = qtool.verify_on(int8_file, cpu, batches, timeout=timeout, progress=bar, **how)
         same = result.identical
     output.show(result, as_json, int8_file)
     if not same:
         raise SystemExit(1)
-
-
-def _on_this_machine(
-    file: Path, batches: Iterable[Any] | None, samples: int, batch_size: int
-) -> Any:
-    import qtool
-
-    total = -(-samples // batch_size) if batches is None else output.length_of(batches)
-    return qtool.verify(
-        file,
-        batches,
-        samples=samples,
-        batch_size=batch_size,
-        progress=output.stage("comparing", total),
-    )
-
-
-def _on_webgpu(
-    file: Path, batches: Iterable[Any] | None, samples: int, batch_size: int, timeout: float
-) -> Any:
-    import qtool
-
-    return qtool.verify_on_webgpu(
-        file, batches, samples=samples, batch_size=batch_size, timeout=timeout
-    )
-
-
-def _on_other_cpus(
-    file: Path,
-    cpu: str,
-    batches: Iterable[Any] | None,
-    samples: int,
-    batch_size: int,
-    timeout: float,
-) -> Any:
-    import qtool
-
-    return qtool.verify_on(
-        file,
-        cpu,
-        batches,
-        samples=samples,
-        batch_size=batch_size,
-        timeout=timeout,
-        progress=output.stage("emulating", None),
-    )

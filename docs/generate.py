@@ -67,7 +67,7 @@ def _table(command: click.Command, context: click.Context) -> Iterator[str]:
 def _rows(parameters: Iterable[click.Parameter], context: click.Context) -> Iterator[str]:
     for parameter in parameters:
         record = parameter.get_help_record(context)
-        if record is not None and record[1] and "--help" not in record[0]:
+        if record is not None and record[1] and not record[0].endswith(("--help", "--help-all")):
             option, text = (part.replace("|", r"\|").replace("  ", " ") for part in record)
             yield f"| `{option}` | {_plain(text)} |"
 

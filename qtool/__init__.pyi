@@ -16,14 +16,12 @@ from qtool.api.extensions import (
 from qtool.api.file_check import verify as verify
 from qtool.api.gate import gate as gate
 from qtool.api.generation import generate as generate
-from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
 from qtool.api.quantize_to_file import (
     quantize_to_file as quantize_to_file,
     quantize_to_files as quantize_to_files,
 )
 from qtool.api.quantized_file import (
     EvaluationData as EvaluationData,
-    FileOptions as FileOptions,
     QuantizedFile as QuantizedFile,
     write_file as write_file,
 )
@@ -34,6 +32,11 @@ from qtool.backends.model_file import FileFormat as FileFormat
 from qtool.backends.onnx.export import write_float as write_float
 from qtool.backends.runtime import Runtime as Runtime
 from qtool.calibration.calibration import Calibration as Calibration
+from qtool.core.conversion_options import (
+    FileOptions as FileOptions,
+    QuantizeOptions as QuantizeOptions,
+)
+from qtool.core.data_options import DataOptions as DataOptions
 from qtool.core.errors import (
     CalibrationError as CalibrationError,
     CaptureError as CaptureError,
@@ -51,6 +54,7 @@ from qtool.core.errors import (
     VerificationError as VerificationError,
 )
 from qtool.core.option_names import Accuracy as Accuracy, Mode as Mode
+from qtool.core.search_options import SearchOptions as SearchOptions
 from qtool.core.types import Change as Change
 from qtool.distributed import use_process_group as use_process_group
 from qtool.evaluation.bench import bench as bench
@@ -63,7 +67,11 @@ from qtool.evaluation.gate.result import GateResult as GateResult
 from qtool.evaluation.generation import Generation as Generation
 from qtool.evaluation.latency.bench import Bench as Bench
 from qtool.evaluation.measure.model_contents import ModelContents as ModelContents
-from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOptions
+from qtool.evaluation.options import (
+    GenerationOptions as GenerationOptions,
+    Goals as Goals,
+    ReportOptions as ReportOptions,
+)
 from qtool.evaluation.report.report import Report as Report
 from qtool.evaluation.speedup import Speedup as Speedup
 from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model
@@ -86,7 +94,7 @@ from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuRe
 from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComparison
 from qtool.plugins.search.explanation import Explanation as Explanation
 from qtool.plugins.search.fastest_recipe import FastestRecipe as FastestRecipe
-from qtool.plugins.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
+from qtool.plugins.search.goals import TuneGoals as TuneGoals
 from qtool.plugins.search.recipe_for_speed import fastest_recipe as fastest_recipe
 from qtool.plugins.search.tuned_model import TunedModel as TunedModel
 from qtool.plugins.search.tuning import explain as explain, tune as tune

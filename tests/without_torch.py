@@ -23,11 +23,11 @@ FILES = ("int8.onnx", "int8.tflite")
 
 def contents(file: Path) -> dict[str, Any]:
     """What a file holds, whether it is as qtool wrote it, and its outputs."""
-    from qtool.backends.open_files import open_model, open_readable
+    from qtool.backends.formats import open_file, open_model
     from qtool.evaluation.measure.model_contents import model_contents
     from qtool.evaluation.measure.provenance import provenance
 
-    opened, (x,) = open_readable(file), batches(file.parent)[:1]
+    opened, (x,) = open_file(file), batches(file.parent)[:1]
     conversion = opened.conversion()
     assert conversion is not None
     weight = next(p.tensor for p in opened.parameters() if p.tensor.endswith("weight.codes"))

@@ -43,13 +43,13 @@ def words(path: Path, samples: int, length: int, count: int) -> Path:
 
 def arguments(folder: Path, data: Path, out: Path, *more: str) -> list[str]:
     sizes = ("--dynamic", "input_ids:0=batch", "--dynamic", "input_ids:1=sequence")
-    chosen = ("--mode", "weight-only-int4", "--accuracy", "balanced")
-    command = (sys.executable, "-m", "qtool", "blockwise", str(folder), "--data", str(data))
+    chosen = ("--mode", "weight-only-int4", "--accuracy", "balanced", "--seconds", "0")
+    command = (sys.executable, "-m", "qtool", "quantize", str(folder), "--data", str(data))
     return [*command, *sizes, *chosen, "-o", str(out), *more]
 
 
 def run(folder: Path, data: Path, out: Path, *more: str, limit: int = 0) -> Ran:
-    """`qtool blockwise` to its end; see `measured`."""
+    """`qtool quantize` to its end; see `measured`."""
     return measured(arguments(folder, data, out, *more), limit, folder)
 
 

@@ -1,5 +1,5 @@
-"""How long `qtool blockwise` takes for a Llama of some size, and what memory: a model of its cost,
-whose constants were measured.
+"""How long `qtool quantize` takes, block by block, for a Llama of some size, and what
+memory: a model of its cost, whose constants were measured.
 
     python benchmarks/large/estimate.py --tokens 65536 --gflops 100
     python benchmarks/large/estimate.py --folder FOLDER --tokens 1024

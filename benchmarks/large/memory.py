@@ -1,4 +1,4 @@
-"""Peak memory of `qtool blockwise` with once, 10 times and 100 times the samples.
+"""Peak memory of `qtool quantize` block by block with once, 10 times and 100 times the samples.
 
 python benchmarks/large/memory.py FOLDER SCRATCH --words 2000
 """
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--block", default="2", help="MiB")
+    parser.add_argument("--memory", default="20", help="MiB; a tenth is a block")
     parser.add_argument("--limit", type=int, default=0, help="of memory in MiB, by a control group")
     parser.add_argument("--outputs", action="store_true", help="run the result, without the limit")
     given = parser.parse_args()
@@ -41,7 +41,7 @@ def main() -> None:
         count = given.samples * times
         data = words(given.scratch / "ids.npz", count, given.length, given.words)
         out = given.scratch / "model.onnx"
-        more = ("--batch-size", str(given.batch), "--block", given.block)
+        more = ("--batch-size", str(given.batch), "--memory", f"{given.memory}MiB")
         ran = run(given.folder, data, out, *more, limit=given.limit)
         first = first or ran.peak
         print(

@@ -30,8 +30,8 @@ __all__ = ["Command", "CommandError", "language_folders", "packaged"]
 ROOT = Path(__file__).parents[2]
 SAMPLES = 48
 """Calibration samples of a packaged network."""
-BLOCK = "1"
-"""MiB of float32 weights in a block: the models here have 3 to 5."""
+SMALL = "10MiB"
+"""Memory for blocks of 1 MiB of float32 weights: the models here have 3 to 5."""
 CACHED = ("--task", "text-generation-with-past")
 INT4 = ("--mode", "weight-only-int4")
 TEXTS = ROOT / "examples/language_model/calibration.txt"
@@ -78,7 +78,8 @@ def language_folders() -> dict[str, Command]:
 
     Their weights are random; they are made anew for each case.
     """
-    sizes = {"memory": ("quantize", "--seconds", "0"), "blocks": ("blockwise", "--block", BLOCK)}
+    plain = ("quantize", "--seconds", "0")
+    sizes = {"memory": plain, "blocks": (*plain, "--memory", SMALL)}
     return {
         f"{size}-{name}": partial(_convert, kind, (*words, *more))
         for size, words in sizes.items()

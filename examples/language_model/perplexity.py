@@ -18,7 +18,6 @@ import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.core.data import whole_texts
 from qtool.evaluation.feeder import measure_outputs
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 from qtool.metrics.built_in import built_in_metrics
 
@@ -35,7 +34,7 @@ STEPS: dict[str, dict[str, Any]] = {
 
 
 def batches(name: str, model: Any) -> Any:
-    return load_data(HERE / name, 32, model=model, folder=MODEL, max_length=LENGTH)
+    return qtool.load_data(HERE / name, 32, model=model, folder=MODEL, max_length=LENGTH)
 
 
 def perplexity(path: str | Path, data: Any, reference: str | Path | None = None) -> float:

@@ -131,7 +131,10 @@ def token_losses(
 ) -> list[torch.Tensor]:
     """Return the loss of the next tokens of each quantized network, float64 [samples]; empty where
     the model is no causal language model. The arguments are those of `output_noise`."""
-    errors = _errors_of_all_ranks(state, modules, batches, runs)
+    tokens = find_next_tokens(state.captured.graph, batches[0]) if state.samples is None else None
+    if tokens is None:  # the errors of all batches may not be needed
+        return [torch.zeros(0, dtype=torch.float64) for _ in modules]
+    errors = _errors_of_all_ranks(state, modules, batches, runs, tokens)
     return [torch.cat([e.loss for e in each]) for each in errors]
 
 
@@ -140,14 +143,14 @@ def _errors_of_all_ranks(
     modules: Sequence[fx.GraphModule],
     batches: Sequence[Batch],
     runs: Runs | None,
+    tokens: NextTokens | None = None,
 ) -> list[list[Errors]]:
     ranks = ranks_for(state, f"judge by {len(batches)} batches", modules)
     cache = state.calibration.kept_samples.cache if state.calibration is not None else {}
     graphs = [replace(state.graph, module=module) for module in modules]
     own = batches[ranks.rank :: ranks.size]
-    reference = state.captured.graph
-    tokens = find_next_tokens(reference, batches[0]) if batches and state.samples is None else None
-    measured = measure_errors(reference.module, graphs, own, cache, runs, tokens)
+    expected = state.captured.graph.module
+    measured = measure_errors(expected, graphs, own, cache, runs, tokens)
     return [_gather_errors(ranks, each) for each in measured]
 
 

@@ -5,7 +5,7 @@
 - `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
 - `output-equalization`: one range for the channels of results that kernels round to codes.
 - `solve`: scales and zero points from the calibrated ranges.
-- `sensitive-layers`: the layers that make most of a large error, in float (Dong et al. 2019).
+- `sensitive-layers`: the layers that make most of the error, in float (Dong et al. 2019).
 - `weight-scale-search`: weight scales by least squares (Lloyd 1982, for a uniform grid).
 - `gptq`: weights rounded with error feedback (Frantar et al. 2022).
 - `bias-correction`: biases that restore mean layer outputs (Nagel et al. 2019; Finkelstein et al.

@@ -1,9 +1,12 @@
-"""The step `sensitive-layers`: the few layers that make most of a large error compute in float.
+"""The step `sensitive-layers`: the few layers that make most of the error compute in float.
 
-Where a network loses much, often few tensors are the cause: those of a stem with outliers, the
-input weights of a recurrent layer behind a power spectrum. They are found by the error that each
-quantized tensor makes alone (as in the mixed precision of AIMET and HAWQ, Dong et al. 2019), and
-their layers stay in float one after the other, the largest error for its work first.
+Where a network loses much, often few tensors are the cause: an input of raw counts, those of a stem
+with outliers, the input weights of a recurrent layer behind a power spectrum. They are found by the
+error that each quantized tensor makes alone (as in the mixed precision of AIMET and HAWQ, Dong et
+al. 2019), and their layers stay in float one after the other, the largest error for its work first.
+
+A network with a large error may give a tenth of its work for that; any other one nothing but what
+the table of costs calls as fast as before.
 
 A tensor keeps its codes as long as one integer kernel computes or reads it. So what a choice saves
 is simulated with the plan that it leads to. The result is that plan: its recipe has a rule for each
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,23 +39,36 @@ from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
 from qtool.planning.recipe.rule import REGEX
 from qtool.planning.speed.costs import elements
+from qtool.planning.speed.plan_time import plan_time
+
+GOOD_DB = 45.0
+"""SQNR of an output from which nothing is looked for."""
 
 POOR_DB = 15.0
-"""SQNR of an output below which the step acts. With nearest codes it is a few dB lower than in the
-file, and from 20 dB there hardly a user notices the error."""
+"""SQNR of an output below which the step may move work. With nearest codes it is a few dB lower
+than in the file, and from 20 dB there hardly a user notices the error."""
 
 BUDGET = 0.1
-"""Share of the network's work that may move to float."""
+"""Share of the network's work that may move to float where the error is large, and of the predicted
+time that this may cost."""
+
+SLOWER = 1.02
+"""Most of the predicted time where it is not, as a multiple of the time before."""
+
+LARGER = 0.02
+"""Share of the stored weights that may be floats where it is not: the head of a language model is
+often the largest layer."""
 
 ELEMENT_WORK = 8
 """Work of an element that a node computes, in multiply-accumulates."""
 
-WORTH_DB = 3.0  # least gain of all choices
+WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices
 JUDGES = 32  # held-out samples, on which the plan may not be worse
 LEAST_SHARE = 0.005  # of the error, for a choice; small sources are what is left of a large error
+LARGE_SHARE = 0.2  # of a smaller error
 MEMORY = 256 << 20  # bytes of the values of one float run
 _CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.WEIGHTS, Execution.FUSED})
 _STORED = "int8-weights"
@@ -66,11 +82,13 @@ class _Source:
         points: points of the tensor, which share their parameters.
         nodes: nodes that have to compute in float for it to be in float.
         share: error that it makes alone, as a share of the error of the whole network.
+        is_weight: it is no activation.
     """
 
     points: frozenset[str]
     nodes: frozenset[str]
     share: float = 0.0
+    is_weight: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,9 @@ class _Choice:
     def with_source(self, source: _Source) -> _Choice:
         own = frozenset(n for n in source.nodes if f"{n}.weight" in source.points)
         return _Choice(self.nodes | source.nodes, self.weights | own)
+
+
+Budget = Callable[[_Choice, QuantPlan], bool]
 
 
 class _Network:
@@ -158,10 +179,11 @@ def _run(state: ConversionState) -> ConversionState:
     if not network.batches:
         return state
     before = network.error(network.run.points)
-    if _decibels(before) >= POOR_DB:
+    if _decibels(before) >= GOOD_DB:
         return state
-    sources = _worst_sources(network, before)
-    plan, choice, error = _choose(network, sources, before)
+    poor = _decibels(before) < POOR_DB
+    sources = _worst_sources(network, before, poor)
+    plan, choice, error = _choose(network, sources, before, _budget(state, poor))
     if plan is None or _decibels(error) - _decibels(before) < WORTH_DB:
         return state
     layers = quantity(len(choice.nodes), "layer")
@@ -177,24 +199,41 @@ SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
 """It reads a few of the samples that are kept in any case, and asks for none."""
 
 
+def _budget(state: ConversionState, poor: bool) -> Budget:
+    """Return whether a choice costs little: where the error is large, work or time may grow by
+    `BUDGET`; elsewhere that work, `SLOWER` and `LARGER` are all limits."""
+    costs, work, graph = targets.target(state.plan.target).costs, _work(state), state.graph.graph
+    limit, stored = BUDGET * sum(work.values()), _stored(state)
+    before = 0.0 if costs is None else plan_time(graph, state.plan, costs)
+
+    def allows(choice: _Choice, plan: QuantPlan) -> bool:
+        little = sum(work[n] for n in choice.nodes) <= limit
+        if poor and little:
+            return True
+        larger = sum(stored.get(n, 0) for n in choice.weights) > LARGER * sum(stored.values())
+        if costs is None or not (poor or (little and not larger)):
+            return False
+        return plan_time(graph, plan, costs) <= before * (1 + BUDGET if poor else SLOWER)
+
+    return allows
+
+
 def _choose(
-    network: _Network, sources: Sequence[_Source], error: float
+    network: _Network, sources: Sequence[_Source], error: float, budget: Budget
 ) -> tuple[QuantPlan | None, _Choice, float]:
     """Return the plan with the layers in float that pay, these layers, and the error; None: none.
 
     Args:
         sources: tensors in the order to try them.
         error: error of the network as it is.
+        budget: what a choice may cost.
     """
-    work = _work(network.state)
-    limit = BUDGET * sum(work.values())
     best, chosen = None, _Choice()
-    for source in sources:
-        choice = chosen.with_source(source)
-        if choice == chosen or sum(work[n] for n in choice.nodes) > limit:
-            continue
-        plan = network.plan(choice)
-        if plan is None:
+    for source in (*sources, None):
+        exact = replace(chosen, weights=chosen.nodes)  # what is left may be that of their weights
+        choice = exact if source is None else chosen.with_source(source)
+        plan = network.plan(choice) if choice != chosen else None
+        if plan is None or not budget(choice, plan):
             continue
         new = network.error_of(plan)
         if _decibels(new) - _decibels(error) >= STEP_DB:
@@ -202,22 +241,24 @@ def _choose(
     return best, chosen, error
 
 
-def _worst_sources(network: _Network, whole: float) -> list[_Source]:
+def _worst_sources(network: _Network, whole: float, poor: bool) -> list[_Source]:
     """Return the sources of most of the error for their work, the worst first.
 
     Args:
         whole: error of the network.
+        poor: it is large; otherwise weights, which have finer codes, are not measured.
     """
     work = _work(network.state)
 
     def rank(source: _Source) -> float:
         return source.share / max(1.0, sum(work[n] for n in source.nodes))
 
-    sources = list(_sources(network.state, network.run.points))
+    sources = [s for s in _sources(network.state, network.run.points) if poor or not s.is_weight]
+    least = LEAST_SHARE if poor else LARGE_SHARE
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
         errors = network.errors_alone(sources, samples)
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
-        sources = sorted((s for s in measured if s.share >= LEAST_SHARE), key=rank, reverse=True)
+        sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]
     return sources
 
@@ -243,7 +284,8 @@ def _sources(state: ConversionState, points: Set[str]) -> Iterator[_Source]:
         decisions = (plan.decision(name) for name in around)
         nodes = frozenset(d.node for d in decisions if d is not None and d.execution in _CODES)
         if nodes and nodes <= free:
-            yield _Source(frozenset(p.name for p in group), nodes)
+            is_weight = all(p.kind is Kind.WEIGHT for p in group)
+            yield _Source(frozenset(p.name for p in group), nodes, is_weight=is_weight)
 
 
 def _work(state: ConversionState) -> Mapping[str, float]:
@@ -258,6 +300,13 @@ def _work(state: ConversionState) -> Mapping[str, float]:
         else:
             work[name] = decision.macs + ELEMENT_WORK * elements(node, batch)
     return work
+
+
+def _stored(state: ConversionState) -> Mapping[str, int]:
+    """Return layer -> number of its weights."""
+    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
+    edges = [e for p in state.plan if p.kind is Kind.WEIGHT for e in p.edges]
+    return {e.user: G.value(nodes[e.source]).numel() for e in edges}
 
 
 def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import is_cache
 from qtool.core.remedies import Argument

@@ -12,10 +12,10 @@ from torch import nn
 
 from qtool.api.cached_files import check_cached
 from qtool.api.float_source import FloatSource
-from qtool.backends.open_files import open_model
-from qtool.backends.table import open_file, write_float
+from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
+from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import CaptureError, VerificationError
 from qtool.core.graph import FloatGraph
@@ -31,7 +31,7 @@ from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.subject import Subject
-from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
+from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.planning.targets import DEFAULT
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,28 +20,24 @@ from qtool.api.conversion_inputs import (
     example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import format_of
+from qtool.backends.formats import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core import plugins
+from qtool.core.conversion_options import ConvertKeywords, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.memory import relaxed_gc, return_free_memory
-from qtool.core.option_names import Accuracy, Mode
+from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
-from qtool.frontends.captured_model import (
-    DEFAULT_OBSERVER,
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-)
+from qtool.frontends.captured_model import Captured, Model, capture_model
+from qtool.frontends.coded_linear import check_unchanged
 from qtool.frontends.torch.example_inputs import UnknownInputError
 from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
@@ -49,26 +45,23 @@ from qtool.planning.default_mode import mode_notes
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 VERIFIED_SAMPLES = 64
 
 
 @collective
 @torch.inference_mode(False)
+@keywords_of(QuantizeOptions, "measure")
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
     *,
-    target: str = targets.DEFAULT,
-    observer: str = DEFAULT_OBSERVER,
-    recipe: Any = None,
-    mode: Mode | None = None,
-    accuracy: Accuracy | None = None,
-    recover: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-    dynamic: DynamicSizes | None = None,
     samples: int | None = None,
     progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
+    **keywords: Unpack[QuantizeKeywords],
 ) -> Calibration:
     """Observe the ranges of a model's tensors on data.
 
@@ -76,10 +69,9 @@ def calibrate(
     which may be empty; all get the statistics of all data.
 
     Args:
-        model, data, observer, recipe, mode, recover, ignore, dynamic, samples, progress, format: as
-            for `quantize`.
-        target: its plan selects the tensors to observe.
-        accuracy: as for `quantize`; calibration keeps the samples that its steps need.
+        model, data, samples, progress, format: as for `quantize`.
+        keywords: as for `quantize`. The plan of the target selects the tensors to observe, and
+            samples are stored that the steps of the accuracy level need.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
@@ -88,10 +80,10 @@ def calibrate(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    options = (recipe, mode, accuracy, recover, ignore)
-    plain = Recipe.of(*options)
-    captured, _, data = capture_data(model, data, dynamic, samples)
-    plan = captured.plan(target, observer, captured.recipe(target, *options))
+    how = QuantizeOptions(**keywords)
+    target, plain = how.target or targets.DEFAULT, Recipe.of(*how.rules)
+    captured, _, data = capture_data(model, data, how.dynamic, samples)
+    plan = captured.plan(target, how.observer, captured.recipe(target, *how.rules))
     _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
@@ -99,24 +91,19 @@ def calibrate(
             "there is nothing to calibrate: no tensor of this plan has a fixed range",
             CallEdit("use `qtool quantize` (in Python qtool.quantize), which needs one batch only"),
         )
-    notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
+    notes = (*capture_notes(captured, model, data, how.dynamic), *calibration.notes)
     return replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
 
 
 @accepts_paths(mixed="calibration")
+@keywords_of(QuantizeOptions, "observer", "measure")
 def convert(
     model: Model | Captured,
     calibration: Calibration | str | Path | None = None,
     *,
     scales: str | Path | None = None,
-    target: str | None = None,
-    recipe: Any = None,
-    mode: Mode | None = None,
-    accuracy: Accuracy | None = None,
-    recover: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-    dynamic: DynamicSizes | None = None,
     sample: Any = None,
+    **keywords: Unpack[ConvertKeywords],
 ) -> QuantizedModel:
     """Convert a calibrated model to a quantized one.
 
@@ -126,20 +113,19 @@ def convert(
         scales: a file of another tool whose scales replace those of the calibration: a QDQ file of
             this model, which is a float ONNX file, or encodings of AIMET. Steps that change tensors
             before the scales do not run; without a calibration none does.
-        target: by default that of the calibration.
-        recipe, mode, accuracy, recover, ignore: as for `quantize`; by default those of the
-            calibration. They may leave more in float than the calibration did, but not less:
-            tensors that were not observed have no range.
-        dynamic: see `capture_model`; by default that of the calibration.
         sample: a batch to verify exports with; by default samples that the calibration stores, or
                 random values in its ranges.
+        keywords: as for `quantize`; by default target, recipe and dynamic sizes of the calibration.
+            They may leave more in float than the calibration did, but not less: tensors that were
+            not observed have no range.
 
     Raises:
         CalibrationError: the calibration is of another model or target, or its recipe does not fit
             this one.
         PlanError: the recipe does not fit the model.
     """
-    options = (recipe, mode, accuracy, recover, ignore)
+    how = QuantizeOptions(**keywords)
+    target, dynamic = how.target, how.dynamic
     if calibration is None:
         if scales is None:
             raise CalibrationError("give a calibration, a file of scales, or both")
@@ -148,7 +134,7 @@ def convert(
             model,
             scales,
             targets.target(target or targets.DEFAULT).name,
-            Recipe.of(*options),
+            Recipe.of(*how.rules),
             dynamic,
         )
         return _convert(captured, plan, of_scales, example_batch(of_scales, model))
@@ -180,8 +166,8 @@ def convert(
         )
     name = target or calibration.target
     chosen = calibration.recipe
-    if options != (None,) * 5:
-        chosen = captured.recipe(name, *options)
+    if how.rules != (None,) * 5:
+        chosen = captured.recipe(name, *how.rules)
     if scales is not None:
         chosen = plugins.function("steps_with_scales")(chosen, has_samples=True)
     plan = captured.plan(name, calibration.observer, chosen, seen=calibration.specs)
@@ -193,21 +179,15 @@ def convert(
 
 @collective
 @torch.inference_mode(False)
+@keywords_of(QuantizeOptions, "measure")
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,
     *,
-    target: str = targets.DEFAULT,
-    observer: str = DEFAULT_OBSERVER,
-    recipe: Any = None,
-    mode: Mode | None = None,
-    accuracy: Accuracy | None = None,
-    recover: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-    dynamic: DynamicSizes | None = None,
     samples: int | None = None,
     progress: Progress = no_progress,
     format: str | None = None,  # noqa: A002  # the field's word
+    **keywords: Unpack[QuantizeKeywords],
 ) -> QuantizedModel:
     """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.
 
@@ -223,22 +203,12 @@ def quantize(
             works. None: inputs are distilled from the statistics of the model's BatchNorms, which
             needs known input sizes: the result of `capture_model`, an ExportedProgram or an ONNX
             model.
-        target: the runtime to quantize for; `qtool quantize --help` lists them.
-        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
-            "laplace"; options as "percentile:99.99".
-        recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
-            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
-        mode: "static", "dynamic", "weight-only" or this with -int4 or -int2: scheme of everything
-            that no rule of the recipe selects.
-        accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy.
-        recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
-        ignore: nodes that stay in float, as rules {"as": "float"} of the recipe: names as the plan
-            prints them, globs ("head.*"), "re:" and a regex, or "op:" and an operator.
-        dynamic: see `capture_model`.
         samples: use the first ones of the data only, this many; by default all.
         progress: wraps the iterable of batches, for a progress bar.
         format: file format that the model is for, as for `QuantizedModel.export` or "tflite":
             operators that it cannot hold are refused before the calibration.
+        keywords: the fields of `QuantizeOptions`, which explains them: target, observer, recipe,
+            mode, accuracy, recover, ignore and dynamic.
 
     Returns:
         The quantized model: call it like the float model, `export` it, or train it.
@@ -250,14 +220,14 @@ def quantize(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    options = (recipe, mode, accuracy, recover, ignore)
-    plain = Recipe.of(*options)
+    how = QuantizeOptions(**keywords)
+    target, plain = how.target or targets.DEFAULT, Recipe.of(*how.rules)
 
     def plan_of(captured: Captured) -> QuantPlan:
-        return captured.plan(target, observer, captured.recipe(target, *options))
+        return captured.plan(target, how.observer, captured.recipe(target, *how.rules))
 
     captured, first, data = capture_data(
-        model, data, dynamic, samples, lambda c: _is_calibrated(c, plan_of(c))
+        model, data, how.dynamic, samples, lambda c: _is_calibrated(c, plan_of(c))
     )
     plan = plan_of(captured)
     _check_format(captured, target, format)
@@ -267,8 +237,11 @@ def quantize(
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
-    notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
-    calibration = replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
+    notes = (*capture_notes(captured, model, data, how.dynamic), *calibration.notes)
+    modes = () if captured.codes else _mode_notes(plan, plain)
+    calibration = replace(
+        calibration, notes=(*modes, *notes), scales=captured.params_of_codes(plan)
+    )
     return _convert(captured, plan, calibration, first, shared=True)
 
 
@@ -325,6 +298,9 @@ def _convert(
         state = run_steps(
             select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
         )
+    if captured.codes:
+        assert state.parameters is not None
+        check_unchanged(calibration.scales, state.parameters.params, plan.target)
     if shared:
         current().continue_on_rank_zero()
     return_free_memory()

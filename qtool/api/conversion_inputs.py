@@ -17,6 +17,7 @@ from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.calibration.strip_padding import strip_padding
+from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
@@ -30,7 +31,7 @@ from qtool.core.types import UINT8
 from qtool.core.user_code import uncompiled
 from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
-from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
+from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.consumers import cache_note
 from qtool.frontends.onnx.onnx_module import OnnxModule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from qtool.api.float_source import float_source
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.core.atomic import scratch_folder
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
@@ -80,7 +80,7 @@ def evaluate(
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
-    open_readable(file)  # says why it is malformed
+    open_file(file)  # says why it is malformed
     if function is None:
         check_labels_of(labels, data)
         if labels is None:

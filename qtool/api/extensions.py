@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtool import observers, passes
-from qtool.backends import runtimes, table
+from qtool.backends import formats, runtimes
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.operators import Body, register_custom_operator
 from qtool.backends.runtime import Runtime
@@ -123,11 +123,11 @@ def register_target(target: Target) -> None:
         raise PlanError(
             f"{where} has the unknown runtime '{target.runtime}'", CallEdit("register it first")
         )
-    if unknown := sorted(set(target.file.formats) - {n for f in table.FORMATS for n in f.names}):
+    if unknown := sorted(set(target.file.formats) - {n for f in formats.FORMATS for n in f.names}):
         raise PlanError(
             f"{where} has the unknown format '{unknown[0]}'", CallEdit("register it first")
         )
-    others = [runtime.name for f in table.FORMATS for runtime in f.other_runtimes]
+    others = [runtime.name for f in formats.FORMATS for runtime in f.other_runtimes]
     if target.timed_in and target.timed_in not in others:
         sentence = unknown_name("runtime", target.timed_in, others)
         raise PlanError(f"{where} is to be timed elsewhere: {sentence}")
@@ -157,7 +157,7 @@ def register_format(format: FileFormat) -> None:  # noqa: A002  # as `export` ca
     Raises:
         PlanError: one of its names, or its suffix, is taken.
     """
-    table.register(format)
+    formats.register(format)
 
 
 def register_pass(

@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnxruntime.readable import ReadableOnnx
+from qtool.backends.formats import check_quantized, open_file
+from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.backends.onnxruntime.two_sessions import compare_sessions
-from qtool.backends.open_files import check_quantized, open_readable
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
@@ -55,13 +55,11 @@ def verify(
     check_quantized(file)
     if not has_torch():
         return _without_engine(Path(file), data, samples, batch_size, progress)
-    from qtool.backends.table import open_file  # of the engine
-
     opened = open_file(file)  # before a session: says why it is malformed
     if data is not None:
         return opened.verify(file_inputs(file, data), progress)
     check = opened.verify(random_inputs(file, samples, batch_size), progress)
-    known = open_readable(file).known_sizes() if check.not_compared else {}
+    known = opened.known_sizes() if check.not_compared else {}
     if not known:
         return check
     inputs = random_inputs(file, samples, batch_size, known=known)  # it does not take any sizes
@@ -72,10 +70,10 @@ def _without_engine(
     file: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
 ) -> FileCheck:
     """Return the result of the self-test, and of two sessions of a file without one, or on data."""
-    opened, sessions = open_readable(file), None
+    opened, sessions = open_file(file), None
     check = opened.check_self_test()
     if data is not None or not (check.present or check.unmodified is False):
-        if not isinstance(opened, ReadableOnnx):
+        if not isinstance(opened, OnnxFile):
             raise torch_error(f"{file}: a comparison with the integer engine")
         random = random_inputs(file, samples, batch_size), random_inputs(file, 1, 1, seed=1)
         batches = chain(*random) if data is None else file_inputs(file, data)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from qtool.api.model_folder import FolderWriter, folder_name
-from qtool.api.quantized_file import FileOptions
 from qtool.api.stored_model import options_in_use
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
+from qtool.core.conversion_options import FileOptions
 from qtool.core.errors import OptionError
 from qtool.core.option_names import (
     FOLDER_LAYOUTS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import VerificationError
 from qtool.core.torch_package import has_torch, torch_error
@@ -69,7 +69,7 @@ def float_source(
             other fixed inputs.
     """
     if isinstance(model, str | Path):
-        open_readable(model)  # says why it is malformed
+        open_file(model)  # says why it is malformed
         model = _runnable(Path(model), Path(file))
     if not isinstance(model, Path):
         if not has_torch():
@@ -90,7 +90,7 @@ def float_source(
 def _runnable(model: Path, file: Path) -> Any:
     """Return the path of a float file; with torch a loaded copy of one that does not run here, or
     that has inputs which are constants in the quantized file."""
-    conversion = open_readable(file).conversion()
+    conversion = open_file(file).conversion()
     fixed = conversion is not None and bool(conversion.info.fixed_inputs)
     try:
         open_model(model)

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from qtool.backends.open_files import open_readable
+from qtool.backends.formats import open_file
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -86,7 +86,7 @@ def gate(
     THREADS.check("threads", threads)
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
-    open_readable(against)
+    open_file(against)
     runs = () if history is None else read_history(Path(history))
     inputs = file_inputs(against, data, progress)
     folders = [] if processor is None else [Path(processor)]

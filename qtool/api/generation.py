@@ -6,21 +6,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, FileError, OptionError, describe
 from qtool.core.missing_files import missing
+from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
-from qtool.evaluation.generation import Generation, Sampling, context_size, end_tokens
+from qtool.evaluation.generation import Generation, context_size, end_tokens
+from qtool.evaluation.options import GenerationKeywords, GenerationOptions
 from qtool.frontends.data.processors import load_tokenizer
 from qtool.frontends.huggingface.folder_layout import model_folder_of
 from qtool.frontends.huggingface.model_folder import WITH_PAST
 from qtool.frontends.load_model import load_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _ENDS = ("generation_config.json", "config.json")
 _SIZES = ("config.json", "genai_config.json")
@@ -29,19 +34,15 @@ _T = TypeVar("_T")
 
 
 @accepts_paths("file", "model", "tokenizer", models="file")
+@keywords_of(GenerationOptions)
 def generate(
     file: str | Path,
     prompt: str,
     *,
     model: str | Path | None = None,
     tokenizer: str | Path | None = None,
-    tokens: int = 64,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    threads: int = 0,
     on_text: Callable[[str], object] | None = None,
+    **keywords: Unpack[GenerationKeywords],
 ) -> Generation:
     """Continue a prompt with the ONNX file of a language model that has its KV cache as inputs.
 
@@ -51,14 +52,9 @@ def generate(
         model: folder of the float model, to count the tokens that it finds most likely, too; only
             where the most likely token is taken.
         tokenizer: folder with the tokenizer; by default that of the file, or the one above "onnx".
-        tokens: the most new tokens; a text ends earlier with a token that ends texts, or with the
-            context of the model.
-        temperature: divides the logits; 0 takes the most likely token.
-        top_k: number of tokens to choose from; 0 for all.
-        top_p: probability of the smallest set of tokens to choose from.
-        seed: seed of the random numbers.
-        threads: number of threads of ONNX Runtime; 0 lets it choose.
         on_text: is called with each piece of the new text; None: nothing is.
+        keywords: the fields of `GenerationOptions`, which explains them: tokens, temperature,
+            top_k, top_p, seed and threads.
 
     Raises:
         DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens, or
@@ -67,8 +63,8 @@ def generate(
         OptionError: a number is out of its range, or `model` is combined with a temperature.
         VerificationError: ONNX Runtime refuses the file.
     """
-    sampling = Sampling(temperature, top_k, top_p, seed)
-    if model is not None and temperature:
+    options = GenerationOptions(**keywords)
+    if model is not None and options.temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
     if not is_file(Path(file)):
         raise missing(file, FileError)
@@ -82,11 +78,9 @@ def generate(
         file,
         prompt,
         loaded,
-        tokens=tokens,
-        sampling=sampling,
+        options,
         ends=_read_first(folder, _ENDS, end_tokens) or frozenset(),
         context=_read_first(folder, _SIZES, context_size),
-        threads=threads,
         on_text=on_text,
     )
     if model is None:

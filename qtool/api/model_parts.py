@@ -12,16 +12,10 @@ from torch import nn
 from qtool.api.conversion import quantize
 from qtool.api.file_target import FileTarget
 from qtool.api.model_folder import FolderWriter, write_next_to
-from qtool.api.quantize_options import QuantizeOptions
-from qtool.api.quantized_file import (
-    EvaluationData,
-    FileOptions,
-    QuantizedFile,
-    try_accuracy,
-    write_file,
-)
+from qtool.api.quantized_file import EvaluationData, QuantizedFile, try_accuracy, write_file
 from qtool.api.stored_model import StoredModel, convert_stored
 from qtool.core import plugins
+from qtool.core.conversion_options import FileOptions, QuantizeOptions
 from qtool.core.data import peek
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
@@ -98,8 +92,8 @@ def quantize_parts(
         inputs = inputs_of(module)
         if inputs.evaluation is not None:
             inputs.evaluation.check(inputs.model, inputs.batches)
-        settings = {name: value for name, value in vars(options).items() if name != "measure"}
-        settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
+        dynamic = options.dynamic or getattr(inputs.batches, "dynamic", None)
+        settings: Any = {**options.keywords(), "dynamic": dynamic}
         if isinstance(inputs.model, StoredModel):
             file, failure = _quantize_stored(inputs, settings, target)
             yield file

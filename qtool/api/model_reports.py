@@ -10,21 +10,14 @@ from qtool.api.captured_source import data_module
 from qtool.api.conversion import convert, quantize
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
+from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.data import peek
-from qtool.core.option_names import Accuracy, Mode
 from qtool.core.progress import Bars
 from qtool.distributed import DataShard, current, use_process_group
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
-from qtool.frontends.captured_model import (
-    DEFAULT_OBSERVER,
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-)
+from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.planning.targets import DEFAULT
 
 
 def report_model(
@@ -32,15 +25,10 @@ def report_model(
     data: Iterable[Any],
     folder: Path,
     options: ReportOptions,
+    how: QuantizeOptions,
     *,
     calibration: Calibration | str | Path | None,
     calibration_data: Iterable[Any] | None,
-    target: str | None,
-    observer: str | None,
-    recipe: Any,
-    mode: Mode | None,
-    accuracy: Accuracy | None,
-    dynamic: DynamicSizes | None,
     bars: Bars,
 ) -> Report:
     """Quantize a model, unless it is quantized, and write the report; see `qtool.report`."""
@@ -56,17 +44,10 @@ def report_model(
         data if calibration_data is None else calibration_data, data_module(source)
     )
     with columns_in_errors(data, source, first):
-        captured = capture_model(source, first, dynamic)
+        captured = capture_model(source, first, how.dynamic)
+    keywords = how.keywords("dynamic", "observer")
     if calibration is not None:
-        quantized = convert(
-            captured,
-            calibration,
-            target=target,
-            recipe=recipe,
-            mode=mode,
-            accuracy=accuracy,
-            sample=first,
-        )
+        quantized = convert(captured, calibration, sample=first, **keywords)
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
     else:
@@ -74,12 +55,9 @@ def report_model(
             quantized = quantize(
                 captured,
                 DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,
-                target=target or DEFAULT,
-                observer=observer or DEFAULT_OBSERVER,
-                recipe=recipe,
-                mode=mode,
-                accuracy=accuracy,
+                observer=how.observer,
                 progress=bars("calibrating", None),
+                **keywords,
             )
         origin = "quantized by qtool"
         origin += ", calibrated on the evaluation data itself" if own else ""

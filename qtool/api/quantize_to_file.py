@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qtool.api.data import load_data
 from qtool.api.file_target import FileTarget
 from qtool.api.model_parts import PartInputs, parts_of, quantize_parts
-from qtool.api.quantize_options import QuantizeOptions
-from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile
+from qtool.api.quantized_file import EvaluationData, QuantizedFile
 from qtool.api.stored_model import (
     GIVE_DATA,
     WITHOUT_DATA,
@@ -17,64 +18,102 @@ from qtool.api.stored_model import (
     options_in_use,
     refuse_blocks,
 )
-from qtool.blockwise.memory_plan import LIMIT, memory_beyond
+from qtool.blockwise.memory_plan import LIMIT, memory_beyond, whole_memory
+from qtool.core import formats
+from qtool.core.argument_names import argument
+from qtool.core.conversion_options import FileOptions, QuantizeOptions
 from qtool.core.errors import OptionError
 from qtool.core.hub_cache import local_model
+from qtool.core.log import log_warning
+from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source
+from qtool.core.option_records import arguments_of
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.remedies import Argument, CallEdit
+from qtool.core.remedies import Argument, CallEdit, Remedy
+from qtool.distributed import current
 from qtool.frontends.captured_model import Captured, Model
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
+from qtool.planning.recipe import Recipe
+from qtool.planning.targets import target_for
 
 
-def quantize_to_file(
-    model: Model | Captured | str | Path,
-    data: Iterable[Any] | str | Path | None,
-    path: str | Path,
-    options: QuantizeOptions | None = None,
-    file: FileOptions | None = None,
-    *,
-    weights: str | Path | None = None,
-    task: str | None = None,
-    evaluation: EvaluationData | None = None,
-    memory: int | None = None,
-) -> QuantizedFile:
-    """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
+@dataclass(frozen=True)
+class ModelSource:
+    """How a model and its data are read.
+
+    Attributes:
+        load: returns the model.
+        load_empty: returns the module of a folder without its weights, None for an ONNX file.
+        inputs_of: module, or `StoredModel` -> its data.
+        task: that a transformers folder is loaded with.
+        refused: what a conversion block by block does not have of what is in use -> what to do.
+        has_data: whether there is data.
+    """
+
+    load: Callable[[], Any]
+    load_empty: Callable[[], Any]
+    inputs_of: Callable[[Any], PartInputs]
+    task: str | None
+    refused: Mapping[str, Remedy]
+    has_data: bool
+
+
+def quantize_source(
+    source: ModelSource, target: FileTarget, options: QuantizeOptions, memory: int | None
+) -> Iterator[QuantizedFile]:
+    """Yield the file of each part of a model, once it is written.
 
     Args:
-        model: as for `quantize`; a text or path is loaded by `load_model`.
-        data: as for `quantize`; a text or path is loaded by `load_data`, for this model.
-        path: the file to write; for a transformers folder also a folder, which gets configuration,
-            tokenizer and a model card, too.
+        source: how the model is read.
+        target: where files go; it names the folder or file of the model, if there is one.
         options: how the model is quantized.
-        file: how the file is written and timed, and the goals it is judged by.
-        weights, task: as for `load_model`.
-        evaluation: data to measure the accuracy of the file on.
-        memory: bytes to use. A folder or ONNX file that takes more is converted block by block, see
-            `quantize_by_blocks`; by default one with more than 4 GiB of float32 weights.
+        memory: see `quantize_to_files`; of the ranks the least one counts.
 
     Raises:
-        QtoolError: as for `load_model`, `load_data`, `quantize` and `QuantizedModel.export`.
-        OptionError: a task whose model becomes two files, or an option that a conversion block by
-            block does not have.
+        QtoolError: as for `quantize_to_files`.
     """
-    if task in BOTH_PARTS:
-        raise OptionError(
-            f"a model of the task '{task}' becomes two files",
-            CallEdit("call qtool.quantize_to_files"),
-            Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
+    chosen = replace(options, target=target_for(target.format, options.target))
+    limit = min(map(int, current().all_gather(str(LIMIT if memory is None else memory))))
+    needed = None if target.source is None else _memory_beyond(target, limit)
+    if needed is None:
+        loaded = source.load()
+    else:
+        assert target.source is not None
+        refused = target.refused_by_blocks
+        refused |= {} if source.has_data else {WITHOUT_DATA: GIVE_DATA}
+        refused |= source.refused
+        refused |= options_in_use({"--measure": chosen.measure is not None})
+        refuse_blocks(target.source, needed, refused)
+        place, recipe = Path(target.source), Recipe.of(*chosen.rules)
+        sizes = target.path, None if memory is None else limit, recipe
+        loaded = StoredModel.of(place, source.load_empty(), *sizes)
+    parts = parts_of(loaded, target, source.task)
+    writer = target.writer(parts)
+    yield from quantize_parts(parts, source.inputs_of, chosen, target, writer)
+
+
+def _memory_beyond(target: FileTarget, limit: int) -> int | None:
+    """Return the memory that a conversion of the whole model takes, if it is more than the limit.
+
+    An interrupted conversion block by block resumes, whatever the limit is now. A conversion of the
+    whole model that takes more than what is free gets a warning.
+    """
+    model = Path(str(target.source))
+    if (beyond := memory_beyond(model, target.path, limit)) is not None:
+        size = formats.size(beyond)
+        log_warning(f"converted block by block: as a whole {model} takes about {size}")
+        return beyond
+    needed, free = whole_memory(model), available_memory()
+    if free is not None and needed > free:
+        size = formats.size(free)
+        less = argument("--memory", size.replace(" ", ""))
+        log_warning(
+            f"converting {model} as a whole takes about {formats.size(needed)}, and {size} are "
+            f"free; {less} converts it block by block"
         )
-    (written,) = quantize_to_files(
-        *(model, data, path, options, file),
-        weights=weights,
-        task=task,
-        evaluation=evaluation,
-        memory=memory,
-    )
-    return written
+    return None
 
 
 @accepts_paths("path")
@@ -90,18 +129,29 @@ def quantize_to_files(
     evaluation: EvaluationData | None = None,
     memory: int | None = None,
 ) -> tuple[QuantizedFile, ...]:
-    """Do what `quantize_to_file` does; of an encoder-decoder write a folder of two files.
+    """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
+
+    An encoder-decoder becomes a folder of two files.
 
     Args:
-        model, data, path, options, file, weights, task, evaluation, memory: as for
-            `quantize_to_file`.
+        model: as for `quantize`; a text or path is loaded by `load_model`.
+        data: as for `quantize`; a text or path is loaded by `load_data`, for this model.
+        path: the file to write; for a transformers folder also a folder, which gets configuration,
+            tokenizer and a model card, too.
+        options: how the model is quantized.
+        file: how the file is written and timed, and the goals it is judged by.
+        weights, task: as for `load_model`.
+        evaluation: data to measure the accuracy of the file on.
+        memory: bytes to use. A folder or ONNX file that takes more is converted block by block, see
+            `quantize_by_blocks`; by default one with more than 4 GiB of float32 weights.
 
     Returns:
         The files that were written, the encoder first.
 
     Raises:
-        QtoolError: as for `quantize_to_file`.
-        OptionError: a model that becomes two files, and a path that is no folder.
+        QtoolError: as for `load_model`, `load_data`, `quantize` and `QuantizedModel.export`.
+        OptionError: a model that becomes two files, and a path that is no folder; or an option that
+            a conversion block by block does not have.
     """
     records: tuple[tuple[str, object, type], ...] = (
         ("options", options, QuantizeOptions),
@@ -117,26 +167,18 @@ def quantize_to_files(
     source = local_model(str(model)) if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
-    chosen = (options or QuantizeOptions()).for_format(target.format)
+    chosen = options or QuantizeOptions()
     chosen.check_measure(weights, stored)
     if stored is not None:
         check_source(stored)
-    limit, needed = LIMIT if memory is None else memory, None
-    if source is not None and weights is None:
-        needed = memory_beyond(Path(source), target.path, limit)
-    loaded: Any
-    if needed is not None:
-        assert source is not None
-        refused = target.refused_by_blocks
-        refused |= {WITHOUT_DATA: GIVE_DATA} if data is None else {}
-        refused |= options_in_use({"--measure": chosen.measure is not None})
-        refuse_blocks(source, needed, refused)
-        place = Path(source)
-        module = None if place.suffix == ".onnx" else load_without_weights(place, task)
-        loaded = StoredModel.of(place, module, target.path, memory, chosen.as_recipe())
-    else:
-        loaded = model if source is None else load_model(source, weights, task)
     folder = source if source is not None and Path(source).is_dir() else None
+
+    def load() -> Any:
+        return model if source is None else load_model(source, weights, task)
+
+    def load_empty() -> Any:
+        place = Path(str(source))
+        return None if place.suffix == ".onnx" else load_without_weights(place, task)
 
     def inputs_of(module: Any) -> PartInputs:
         batches: Any = data
@@ -145,5 +187,27 @@ def quantize_to_files(
             batches = load_data(stored, model=empty, model_folder=folder)
         return PartInputs(module, batches, evaluation)
 
-    parts = parts_of(loaded, target, task)
-    return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
+    refused = options_in_use({"--weights": weights is not None})
+    reading = ModelSource(load, load_empty, inputs_of, task, refused, data is not None)
+    return tuple(quantize_source(reading, target, chosen, memory))
+
+
+@arguments_of(quantize_to_files)
+def quantize_to_file(*arguments: Any, **keywords: Any) -> QuantizedFile:
+    """Do what `quantize_to_files` does, of a model that becomes one file.
+
+    Args:
+        arguments, keywords: as for `quantize_to_files`.
+
+    Raises:
+        QtoolError: as for `quantize_to_files`.
+        OptionError: a task whose model becomes two files.
+    """
+    if (task := keywords.get("task")) in BOTH_PARTS:
+        raise OptionError(
+            f"a model of the task '{task}' becomes two files",
+            CallEdit("call qtool.quantize_to_files"),
+            Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
+        )
+    (written,) = quantize_to_files(*arguments, **keywords)
+    return written

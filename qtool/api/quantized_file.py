@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike
 from qtool.api.captured_source import measure_accuracy
 from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.formats import format_of, open_file
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
-from qtool.backends.table import format_of, open_file
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import plugins
 from qtool.core.argument_names import argument
+from qtool.core.conversion_options import FileOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.graph import FloatGraph
-from qtool.core.limits import Range, check_fields
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
 from qtool.core.progress import length_of, stage, track_task
@@ -38,35 +38,6 @@ from qtool.verification import Verification
 
 _blocks_table = OnUse("qtool.blockwise.converted_blocks:blocks_table")
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """How a file is written and measured.
-
-    Attributes:
-        format, external_data, interface, batch: as for `QuantizedModel.export`.
-        layout: "nhwc" or "nchw", as for `QuantizedModel.export`; of a folder the library that it is
-            for, "genai", "optimum", "transformers.js" or "sentence-transformers", or "shared".
-        timing: seconds for the comparison of its speed with float's; 0 skips it.
-        min_coverage: least share of MACs in integer kernels, 0 to 1; None for no goal.
-        min_sqnr: least SQNR of an output in dB; None for no goal.
-    """
-
-    format: str = "qdq"
-    external_data: bool = False
-    layout: str | None = None
-    interface: str | None = None
-    batch: str | None = None
-    timing: float = 1.0
-    min_coverage: float | None = None
-    min_sqnr: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, _FILE_RANGES)
-
-
-_FILE_RANGES = {"timing": Range(low=0), "min_coverage": Range(low=0, high=1), "min_sqnr": Range()}
 
 
 @dataclass(frozen=True)
@@ -252,7 +223,6 @@ def write_file(
             batch=options.batch,
             timing=0,
         )
-    assert result is not None
     speed, untimed = None, ""
     if options.timing:
         untimed = untimed_reason(quantized.plan.target, place.suffix.lower())

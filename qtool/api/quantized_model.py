@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
@@ -20,6 +20,9 @@ from qtool.planning.mode_titles import MODE_NAMES
 from qtool.verification import Verification
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from qtool.core.conversion_options import ExportKeywords
     from qtool.evaluation.report.report import Report
 
 # a report loads the rest of evaluation
@@ -44,6 +47,16 @@ class QuantizedModel(Quantized):
         changes: what the recovery steps changed.
         notes: sentences for the user.
     """
+
+    @overload
+    def export(
+        self, path: str | Path, verify: Literal[True] = True, **form: Unpack[ExportKeywords]
+    ) -> Verification: ...
+
+    @overload
+    def export(
+        self, path: str | Path, verify: bool = True, **form: Unpack[ExportKeywords]
+    ) -> Verification | None: ...
 
     @accepts_paths("path")
     def export(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.api.float_source import float_source
-from qtool.backends.open_files import open_readable, quantization_warnings
+from qtool.backends.formats import open_file, quantization_warnings
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
+from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
 from qtool.core.errors import OptionError
-from qtool.core.option_names import Accuracy, Mode
+from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import CallEdit, Omission
@@ -24,6 +25,8 @@ from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from qtool.api.quantized_model import QuantizedModel
     from qtool.calibration.calibration import Calibration
     from qtool.frontends.captured_model import Captured, Model
@@ -68,6 +71,7 @@ def compare(
 
 
 @accepts_paths("folder", mixed="source model calibration", models="source")
+@keywords_of(QuantizeOptions, "measure")
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],
@@ -77,14 +81,9 @@ def report(
     model: Model | Captured | str | Path | None = None,
     calibration: Calibration | str | Path | None = None,
     calibration_data: Iterable[Any] | None = None,
-    target: str | None = None,
-    observer: str | None = None,
-    recipe: Any = None,
-    mode: Mode | None = None,
-    accuracy: Accuracy | None = None,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
     other_model: bool = False,
     bars: Bars = no_bars,
+    **keywords: Unpack[QuantizeKeywords],
 ) -> Report:
     """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
 
@@ -99,12 +98,11 @@ def report(
             the file without quantization; the report then has no layer analysis.
         calibration: ranges of a float model: the result of `calibrate`, or its file.
         calibration_data: data to calibrate a float model on; by default `data`.
-        target, observer, recipe, mode, accuracy: options of the conversion of a float model, as for
-            `quantize`.
-        dynamic: see `capture_model`.
         other_model: whether a file may be compared with a float model of other weights than it was
             made from.
         bars: makes a progress bar from a title and a length.
+        keywords: options of the conversion of a float model, as for `quantize`; of a file dynamic
+            alone.
 
     Raises:
         QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
@@ -116,34 +114,23 @@ def report(
     place = Path(folder)
     file = Path(source).name if isinstance(source, str | Path) else ""
     options = titled(options, None if file else place, file)
-    _check_use(
-        source,
-        model,
-        calibration=calibration,
-        calibration_data=calibration_data,
-        target=target,
-        observer=observer,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-    )
+    how = QuantizeOptions(**keywords)
+    conversion = {name: value for name, value in keywords.items() if name != "dynamic"}
+    of_model = {"calibration": calibration, "calibration_data": calibration_data, **conversion}
+    _check_use(source, model, **of_model)
     if isinstance(source, str | Path):
         current().continue_on_rank_zero()  # no work to share
-        return _report_file(Path(source), model, data, place, options, dynamic, other_model, bars)
+        return _report_file(
+            Path(source), model, data, place, options, how.dynamic, other_model, bars
+        )
     if not has_torch():
         raise torch_error("a report on a model that is no file")
     from qtool.api.model_reports import report_model
 
     return report_model(
-        *(source, data, place, options),
+        *(source, data, place, options, how),
         calibration=calibration,
         calibration_data=calibration_data,
-        target=target,
-        observer=observer,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-        dynamic=dynamic,
         bars=bars,
     )
 
@@ -184,7 +171,7 @@ def _report_file(
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    opened = open_readable(file)
+    opened = open_file(file)
     with scratch_folder() as work:
         source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
         from qtool.evaluation.report.page.write import (  # loads the plotting library

@@ -11,7 +11,6 @@ from torch import nn
 
 from qtool.api.quantized_file import (
     EvaluationData,
-    FileOptions,
     QuantizedFile,
     missed_goals,
     with_accuracy,
@@ -19,9 +18,11 @@ from qtool.api.quantized_file import (
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
 from qtool.core import formats
 from qtool.core.argument_names import argument
+from qtool.core.conversion_options import FileOptions, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.on_use import OnUse
+from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
@@ -30,6 +31,8 @@ from qtool.evaluation.speedup import measure_file_speedup, untimed_reason
 from qtool.planning.recipe import Recipe
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from qtool.blockwise.converted_blocks import ConvertedBlocks
 
 _convert_blocks = OnUse("qtool.blockwise.quantize:convert_blocks")  # for stored models alone
@@ -75,6 +78,7 @@ class StoredModel:
 
 
 @accepts_paths("folder", "path")
+@keywords_of(QuantizeOptions, "measure")
 def quantize_by_blocks(
     folder: str | Path,
     data: Iterable[Any],
@@ -88,7 +92,7 @@ def quantize_by_blocks(
     memory: int = LIMIT,
     file: FileOptions | None = None,
     evaluation: EvaluationData | None = None,
-    **options: Any,
+    **keywords: Unpack[QuantizeKeywords],
 ) -> QuantizedFile:
     """Quantize a model that does not fit into memory, and write its verified file.
 
@@ -117,8 +121,8 @@ def quantize_by_blocks(
         evaluation: data to measure the accuracy of the file on. The float model runs next to it,
             as a temporary file, where both fit into `memory`; `QuantizedFile.unmeasured` says where
             not.
-        options: target, observer, recipe, mode, accuracy, recover, ignore and dynamic, as for
-            `quantize`. Of the steps those run that need no more than a block (`Step.scope`).
+        keywords: as for `quantize`. Of the steps those run that need no more than a block
+            (`Step.scope`).
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
@@ -132,7 +136,7 @@ def quantize_by_blocks(
     if evaluation is not None:
         evaluation.check(None, data)
     stored = StoredModel(Path(folder), model, block, memory)
-    how = {"task": task, "attention": attention, "cache": cache, **options}
+    how: dict[str, Any] = {"task": task, "attention": attention, "cache": cache, **keywords}
     made, failure = convert_stored(stored, data, Path(path), file, evaluation, **how)
     if failure is not None:
         raise failure

@@ -37,7 +37,7 @@ FLOATS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(flo
 
 
 class Session(Protocol):
-    """What `qtool.backends.table.open_model` returns; it lives as long as the file is used."""
+    """What `qtool.backends.formats.open_model` returns; it lives as long as the file is used."""
 
     @property
     def inputs(self) -> Sequence[PortInfo]:

@@ -9,6 +9,7 @@ from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_steps
 from qtool.backends.onnx.block_files import float_bytes
 from qtool.blockwise.checkpoint import stored_identity
+from qtool.frontends.huggingface.foreign_weights import coded
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.planning.recipe import Recipe
 
@@ -28,7 +29,7 @@ LIMIT = WHOLE << 32
 block by block on every machine. What is free there does not decide what a file contains."""
 LEAST = 160 << 20
 """Memory that a process takes anyway: a small file is measured and tested whatever the limit is."""
-BLOCK, SMALLEST = 1 << 28, 1 << 24
+BLOCK, SMALLEST = 1 << 28, 1 << 20
 """Default and smallest size of a block: bytes of its weights in float32."""
 
 
@@ -36,14 +37,19 @@ def whole_memory(path: Path) -> int:
     """Return the memory in bytes that a conversion of a whole model takes; 0 where it is unknown.
 
     Args:
-        path: a model folder with safetensors, or an ONNX file; others have no known size.
+        path: a model folder with safetensors, or an ONNX file; others have no known size, nor have
+            codes of a quantized checkpoint, which are not converted block by block.
 
     Raises:
         CaptureError: a file of weights is missing or damaged.
     """
     if path.suffix == ".onnx" and path.is_file():
         return WHOLE * float_bytes(path)
-    if (path / "config.json").is_file() and list(path.glob("*.safetensors")):
+    if (
+        coded(path) is None
+        and (path / "config.json").is_file()
+        and list(path.glob("*.safetensors"))
+    ):
         return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
     return 0
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ from qtool.blockwise.stored_data import StoredBatch, store_data
 from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
+from qtool.core.conversion_options import DynamicSizes, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import Batch, batches
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import fingerprint
@@ -45,12 +46,7 @@ from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
-from qtool.frontends.captured_model import (
-    DEFAULT_OBSERVER,
-    DynamicSizes,
-    check_rewritten,
-    example_outputs,
-)
+from qtool.frontends.captured_model import check_rewritten, example_outputs
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.onnx.onnx_file import capture_onnx
 from qtool.frontends.onnx.onnx_module import OnnxModule
@@ -61,6 +57,9 @@ from qtool.planning.mode_titles import plan_title
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
 from qtool.verification.estimate import Estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
@@ -77,22 +76,15 @@ def convert_blocks(
     task: str | None = None,
     attention: str = "fused",
     cache: str = "float",
-    target: str = targets.DEFAULT,
-    observer: str = DEFAULT_OBSERVER,
-    recipe: Any = None,
-    mode: str | None = None,
-    accuracy: str | None = None,
-    recover: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-    dynamic: DynamicSizes | None = None,
     block: int = BLOCK,
     memory: int = LIMIT,
+    **keywords: Unpack[QuantizeKeywords],
 ) -> ConvertedBlocks:
     """Convert a model that does not fit into memory; see `api.stored_model`.
 
     Args:
         folder, data, path, model, task, attention, cache, block, memory: as there.
-        target, observer, recipe, mode, accuracy, recover, ignore, dynamic: as for `quantize`.
+        keywords: as for `quantize`.
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
@@ -104,14 +96,16 @@ def convert_blocks(
     """
     ranks = current()
     check_writable(path, folder, suffixes=MODEL_SUFFIXES)
-    chosen = Recipe.of(recipe, mode, accuracy, recover, ignore)
+    how = QuantizeOptions(**keywords)
+    target, observer = how.target or targets.DEFAULT, how.observer
+    chosen = Recipe.of(*how.rules)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
     choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block, memory]))
-    captured, stream, example = _capture(source.model, data, dynamic)
+    captured, stream, example = _capture(source.model, data, how.dynamic)
     code = "" if source.shards is None else fingerprint(captured.module, source.names)
     identity = {"model": source.fingerprint + code, "choice": json.dumps(choices)}
     identity |= {"block": str(block), "memory": str(memory)}

@@ -79,8 +79,8 @@ def solve_parameters(
         if isinstance(point.spec, Fixed):
             solver.params[point.name] = fixed_params(point.spec)
         elif isinstance(point.spec, Observed) and point.spec.block is not None:
-            values = solver.source(point).cpu()
-            solver.params[point.name] = _solve_blocks(values, point.spec)
+            values, known = solver.source(point).cpu(), calibration.scales.get(point.name)
+            solver.params[point.name] = known or _solve_blocks(values, point.spec)
             solver.notes += _zero_channel_notes(point, values)
         elif isinstance(point.spec, Observed):
             ends = ranges.get(point.name)

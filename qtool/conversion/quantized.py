@@ -12,6 +12,7 @@ from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
+from qtool.backends.formats import format_for, format_of, format_of_file, write_float
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo
@@ -20,7 +21,6 @@ from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.planned_export import OnnxExport
-from qtool.backends.table import format_for, format_of, format_of_file, write_float
 from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,

@@ -41,7 +41,7 @@ def is_record(kind: Any) -> bool:
 @cache
 def json_fields(kind: type) -> Mapping[str, tuple[Any, str]]:
     """Return key -> (type, meaning) of the object that a class is written as."""
-    texts = _attribute_texts(kind)
+    texts = attribute_texts(kind)
     hints = get_type_hints(kind)
     names = json_field_names(kind) if is_dataclass(kind) else list(kind._fields)  # type: ignore[attr-defined]  # a NamedTuple
     entries = {key_of(name): (hints[name], texts.get(name, "")) for name in names}
@@ -104,7 +104,7 @@ def _array(arguments: tuple[Any, ...], classes: dict[str, Schema]) -> Schema:
     return {"type": "array", "items": _schema(arguments[0], classes)}
 
 
-def _attribute_texts(kind: type) -> dict[str, str]:
+def attribute_texts(kind: type) -> dict[str, str]:
     """Return name -> text of the `Attributes:` section of a docstring, and those of its bases."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):

@@ -84,6 +84,9 @@ def check_fields(record: Any, ranges: Mapping[str, Range]) -> None:
             allowed.check(f"{type(record).__name__}.{name}", item, optional=optional)
 
 
+DAY = 86_400.0  # seconds
+MOST = 1_000_000
+"""Samples, tokens or threads that an option takes."""
 THREADS = Range(1, max(64, 4 * (os.cpu_count() or 1)), whole=True)
 """Threads to time with. ONNX Runtime starts any number, and many more threads than
 processors take minutes for one run."""

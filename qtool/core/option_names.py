@@ -53,6 +53,7 @@ NATIVE = "onnxruntime"
 RUNTIMES = (NATIVE, "node", "webgpu")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
+DEFAULT_OBSERVER = "percentile"
 IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")
 Mode = Literal["static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2"]

@@ -31,7 +31,7 @@ class Plugin:
     Attributes:
         functions: what other packages call.
         targets: a `Target` each.
-        formats: a `FileFormat` each; `readable_formats`: its `ReadableFormat`, without torch.
+        formats: a `FileFormat` each.
         profiles: a numerics `Profile` each.
         runtimes: an `OtherRuntime` each, for ONNX files.
         documents: dataclasses that commands print as JSON.
@@ -40,7 +40,6 @@ class Plugin:
     functions: Parts = field(default_factory=dict)
     targets: Parts = field(default_factory=dict)
     formats: Parts = field(default_factory=dict)
-    readable_formats: Parts = field(default_factory=dict)
     profiles: Parts = field(default_factory=dict)
     runtimes: Parts = field(default_factory=dict)
     documents: Parts = field(default_factory=dict)

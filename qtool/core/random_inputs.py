@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+_NAME = re.compile(r"[^\W\d]\w*")
 Ranges = Mapping[str, tuple[float, float]]
 
 
@@ -140,14 +142,16 @@ def calls_with_cache(inputs: Sequence[Input], tokens: int = SIZE) -> dict[str, d
 
 
 def _mask_length(inputs: Sequence[Input]) -> dict[str, str]:
-    """Return the name of the mask's length as a sum, where no other input has that length."""
+    """Return the name of the mask's length as a sum, where no other input has that length, or the
+    lengths in its name."""
     names = _token_dimensions(inputs)
     if names is None:
         return {}
     masks = [i for i in inputs if "mask" in i.name and len(i.shape) == 2]
     taken = {s for i in inputs if i not in masks for s in i.shape}
     lengths = {m.shape[1] for m in masks} - taken
-    return {s: " + ".join(names) for s in lengths if isinstance(s, str) and s.isidentifier()}
+    texts = [s for s in lengths if isinstance(s, str)]
+    return {s: " + ".join(names) for s in texts if not taken.issuperset(_NAME.findall(s))}
 
 
 def _token_dimensions(inputs: Sequence[Input]) -> tuple[str, str] | None:

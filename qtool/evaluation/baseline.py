@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qtool.backends.open_files import open_model, open_readable
-from qtool.backends.table import write_float
+from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_file
@@ -77,7 +76,7 @@ class Baseline:
         """Size of the ONNX file that the model was read from, with its weights; else of the timed
         file, so that size and speed are relative to one file."""
         own = self._captured.file_bytes
-        return own or sum(part.stat().st_size for part in open_readable(self.timed).parts)
+        return own or sum(part.stat().st_size for part in open_file(self.timed).parts)
 
     @property
     def subject(self) -> Subject:

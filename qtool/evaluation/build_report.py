@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import ModelFile
 from qtool.core.array_batches import whole_texts
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
@@ -104,7 +104,7 @@ def build_report(
         options = replace(options, function=function, labels=labels)
     check_options(data, options)
     data = whole_texts(data)
-    opened = tuple(open_readable(f) for f in files)
+    opened = tuple(open_file(f) for f in files)
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
@@ -212,7 +212,7 @@ def make_report(
     )
 
 
-def digest_of(files: Sequence[ReadableFile], options: ReportOptions) -> str:
+def digest_of(files: Sequence[ModelFile], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
     for part in (part for file in files for part in file.parts):
         with part.open("rb") as opened:
@@ -221,7 +221,7 @@ def digest_of(files: Sequence[ReadableFile], options: ReportOptions) -> str:
     return digest.hexdigest()[:32]
 
 
-def coverage_of(store: Store, index: int, file: ReadableFile) -> Coverage:
+def coverage_of(store: Store, index: int, file: ModelFile) -> Coverage:
     """Return the audit; in a file without quantized tensors no operator counts as integer."""
     coverage = store.load_or_make(f"coverage{index}", Coverage, file.coverage)
     if file.is_quantized:
@@ -261,7 +261,7 @@ def measure_latencies(
 
 
 def _facts(
-    subject: Subject, file: ReadableFile, measured: Measurement, i: int, goals: Goals
+    subject: Subject, file: ModelFile, measured: Measurement, i: int, goals: Goals
 ) -> ModelFacts:
     coverage, exact = measured.coverages[i], measured.exactness[i]
     assert coverage is not None
@@ -295,7 +295,7 @@ def _facts(
     )
 
 
-def _purpose(file: ReadableFile, size: float) -> Purpose:
+def _purpose(file: ModelFile, size: float) -> Purpose:
     """Return what a file is for, by the metadata that qtool wrote."""
     conversion = file.conversion()
     if conversion is None:

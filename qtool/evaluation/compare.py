@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import ModelFile
 from qtool.core.atomic import resolve
 from qtool.core.errors import DataError
 from qtool.core.paths import same_file
@@ -42,7 +42,7 @@ def compare_files(
     return build_report(subjects, data, options, layers=_NO_LAYERS, folder=keep, bars=bars)
 
 
-def quantized_subject(file: ReadableFile) -> Subject:
+def quantized_subject(file: ModelFile) -> Subject:
     """Return a quantized file next to its float model."""
     conversion = file.conversion()
     name = MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
@@ -70,7 +70,7 @@ def ordered_files(
         count = "is one file" if ordered else "is no file"
         raise DataError(f"there {count}", CallEdit("give two or more to compare"))
     for path in ordered:
-        open_readable(path)
+        open_file(path)
     check_same_files(ordered, other_model)
     return ordered
 
@@ -83,13 +83,13 @@ def titled(options: ReportOptions | None, folder: Path | None, title: str = "") 
 
 
 def _describe(path: Path) -> str:
-    file = open_readable(path)
+    file = open_file(path)
     return f"{'quantized' if file.is_quantized else 'float'}, made by {file.maker}"
 
 
 def _names(files: Sequence[Path]) -> list[str]:
     """Return unique short names: file names, or paths if those repeat."""
-    suffixes = {f: open_readable(f).suffix for f in files}
+    suffixes = {f: open_file(f).suffix for f in files}
     stems = [f.name.removesuffix(suffixes[f]) for f in files]
     paths = [str(f).removesuffix(suffixes[f]) for f in files]
     unique = (names for names in (stems, paths) if len(set(names)) == len(names))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.open_files import open_readable, runtime_title
+from qtool.backends.formats import open_file, runtime_title
 from qtool.backends.session import PortInfo
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.option_names import NATIVE
@@ -110,7 +110,7 @@ def evaluate_files(
     timings = _time_first(
         compared, _to_time(inputs, first), threads=threads, runtime=runtime, seconds=seconds
     )
-    opened = (open_readable(float_file), open_readable(int8_file))
+    opened = (open_file(float_file), open_file(int8_file))
     coverages = (None, opened[1].coverage() if opened[1].is_quantized else None)
     source = 0 if baseline is None else baseline.size_bytes
     evaluation = replace(

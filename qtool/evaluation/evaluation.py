@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qtool.backends.open_files import quantization_warnings
+from qtool.backends.formats import quantization_warnings
 from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows

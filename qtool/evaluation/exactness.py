@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from qtool.backends.open_files import open_model
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import open_model
+from qtool.backends.model_file import ModelFile
 from qtool.backends.session import fit_channels
 from qtool.core.errors import KernelError
 from qtool.core.store import Store
@@ -18,7 +18,7 @@ EXACT_SAMPLES = 64
 
 
 def exactness_of(
-    store: Store, index: int, file: ReadableFile, first: FirstBatches
+    store: Store, index: int, file: ModelFile, first: FirstBatches
 ) -> Exactness | None:
     """Return how exactly the runtime computes what the integer engine does.
 
@@ -32,20 +32,17 @@ def exactness_of(
     """
     if not file.is_quantized or not has_torch():
         return None
-    from qtool.backends.table import open_file  # of the engine
-
-    engine = open_file(file.path)
     try:
         return store.load_or_make(
             f"exactness{index}",
             Exactness,
-            lambda: engine.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
+            lambda: file.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
         )
     except KernelError:
         return None
 
 
-def self_test_of(file: ReadableFile, exactness: Exactness | None) -> SelfCheck | None:
+def self_test_of(file: ModelFile, exactness: Exactness | None) -> SelfCheck | None:
     """Return the result of the test in a file, if it was not compared with the integer engine."""
     if exactness is not None or not file.is_quantized:
         return None
@@ -53,7 +50,7 @@ def self_test_of(file: ReadableFile, exactness: Exactness | None) -> SelfCheck |
     return check if check.tensors or not check.passed else None
 
 
-def _in_layout_of(file: ReadableFile, batches: Iterable[list[Array]]) -> Iterator[list[Array]]:
+def _in_layout_of(file: ModelFile, batches: Iterable[list[Array]]) -> Iterator[list[Array]]:
     """Yield batches with the channels of images where a file has them."""
     inputs = open_model(file.path).inputs
     for arrays in batches:

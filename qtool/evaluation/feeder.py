@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
 from qtool.core.array_batches import (

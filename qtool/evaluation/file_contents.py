@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.open_files import is_model
+from qtool.backends.formats import is_model
 from qtool.core.errors import CalibrationError, FileError
 from qtool.core.formats import table
 from qtool.core.missing_files import missing

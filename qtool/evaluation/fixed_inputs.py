@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from qtool.backends.formats import open_file
 from qtool.backends.onnx.storage import load_outline
-from qtool.backends.table import open_file
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.remedies import Argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +14,13 @@ import numpy as np
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, describe
 from qtool.core.formats import quantity
-from qtool.core.limits import Range
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.core.summary import Summary
 from qtool.core.types import Array
+from qtool.evaluation.options import GenerationOptions
 
 _INCOMPLETE = "\ufffd"  # what a tokenizer gives for the first bytes of a character
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen.
-
-    Attributes:
-        temperature: divides the logits; 0 takes the most likely token.
-        top_k: number of tokens to choose from; 0 for all.
-        top_p: probability of the smallest set of tokens to choose from.
-        seed: seed of the random numbers.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def check(self) -> None:
-        """
-        Raises:
-            OptionError: a number is out of its range.
-        """
-        Range(0).check("temperature", self.temperature)
-        Range(0, whole=True).check("top_k", self.top_k)
-        Range(0, 1, low_open=True).check("top_p", self.top_p)
-        Range(0, whole=True).check("seed", self.seed)
-
-    def choose(self, logits: Array, generator: np.random.Generator) -> int:
-        """Return the next token of logits [vocabulary]."""
-        if not self.temperature:
-            return int(logits.argmax())
-        scores = logits.astype(np.float64) / self.temperature
-        order = np.argsort(-scores, kind="stable")
-        if self.top_k:
-            order = order[: self.top_k]
-        shares = np.exp(scores[order] - scores[order[0]])
-        shares /= shares.sum()
-        count = int(np.searchsorted(shares.cumsum(), self.top_p)) + 1
-        kept = shares[:count] / shares[:count].sum()
-        return int(order[generator.choice(len(kept), p=kept)])
 
 
 @dataclass(frozen=True)
@@ -101,17 +60,31 @@ class Generation:
         return Summary(str(self.file), "", tuple(rows))
 
 
+def choose(logits: Array, options: GenerationOptions, generator: np.random.Generator) -> int:
+    """Return the next token of logits [vocabulary]."""
+    if not options.temperature:
+        return int(logits.argmax())
+    scores = logits.astype(np.float64) / options.temperature
+    order = np.argsort(-scores, kind="stable")
+    if options.top_k:
+        order = order[: options.top_k]
+    shares = np.exp(scores[order] - scores[order[0]])
+    shares /= shares.sum()
+    count = int(np.searchsorted(shares.cumsum(), options.top_p)) + 1
+    kept = shares[:count] / shares[:count].sum()
+    return int(order[generator.choice(len(kept), p=kept)])
+
+
 def next_tokens(
     decoder: CachedDecoder,
     prompt: Sequence[int],
-    count: int,
-    sampling: Sampling,
+    options: GenerationOptions,
     ends: AbstractSet[int] = frozenset(),
 ) -> Iterator[int]:
-    """Yield up to `count` tokens behind a prompt; one of `ends` is the last."""
-    generator, new = np.random.default_rng(sampling.seed), list(prompt)
-    for _ in range(count):
-        token = sampling.choose(decoder.logits(new), generator)
+    """Yield up to `options.tokens` tokens behind a prompt; one of `ends` is the last."""
+    generator, new = np.random.default_rng(options.seed), list(prompt)
+    for _ in range(options.tokens):
+        token = choose(decoder.logits(new), options, generator)
         yield token
         if token in ends:
             return
@@ -122,12 +95,10 @@ def generate(
     file: str | Path,
     prompt: str,
     tokenizer: Any,
+    options: GenerationOptions,
     *,
-    tokens: int = 64,
-    sampling: Sampling = Sampling(),
     ends: AbstractSet[int] = frozenset(),
     context: int | None = None,
-    threads: int = 0,
     on_text: Callable[[str], object] | None = None,
 ) -> Generation:
     """Continue a prompt with the file of a decoder.
@@ -136,20 +107,15 @@ def generate(
         file: the file, with a KV cache.
         prompt: a text.
         tokenizer: tokenizer of transformers.
-        tokens: the most new tokens.
-        sampling: how the next token is chosen.
+        options: how many tokens, and how the next one is chosen.
         ends: tokens that end a text.
         context: the most tokens of prompt and text; None: not known.
-        threads: number of threads of the runtime; 0 lets it choose.
         on_text: is called with each piece of the new text; None: nothing is.
 
     Raises:
         DataError: the file has no KV cache, or the prompt no tokens, or as many as the context.
-        OptionError: a number is out of its range.
         VerificationError: the runtime refuses the file.
     """
-    sampling.check()
-    Range(1, whole=True).check("tokens", tokens)
     if not prompt.isascii() and prompt != prompt.encode("utf-8", "ignore").decode():
         raise DataError(
             "the prompt has bytes that are no UTF-8", DataEdit("give it in that encoding")
@@ -161,11 +127,11 @@ def generate(
     if not ids:
         raise DataError("the prompt has no tokens", DataEdit("write at least a word"))
     if context is not None:
-        tokens = _within(context, len(ids), tokens)
-    decoder = CachedDecoder(path, len(ids) + tokens, threads)
+        options = replace(options, tokens=_within(context, len(ids), options.tokens))
+    decoder = CachedDecoder(path, len(ids) + options.tokens, options.threads)
     new, shown, times = list[int](), "", [time.perf_counter()]
     show: Callable[[str], object] = on_text or len
-    for token in next_tokens(decoder, ids, tokens, sampling, ends):
+    for token in next_tokens(decoder, ids, options, ends):
         times.append(time.perf_counter())
         new.append(token)
         text = tokenizer.decode(new, skip_special_tokens=True)

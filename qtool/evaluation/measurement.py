@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qtool.backends.open_files import runtime_title
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import runtime_title
+from qtool.backends.model_file import ModelFile
 from qtool.core.option_names import NATIVE
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import Accuracy
@@ -25,7 +25,7 @@ class Measurement:
         float_bytes: size of the user's own float file; 0: that of the first file.
     """
 
-    files: tuple[ReadableFile, ...]
+    files: tuple[ModelFile, ...]
     accuracy: Accuracy
     timings: tuple[Timing, ...]
     coverages: tuple[Coverage | None, ...]
@@ -48,7 +48,7 @@ class Measurement:
         )
 
 
-def runtime_of(file: ReadableFile) -> str:
+def runtime_of(file: ModelFile) -> str:
     """Return where a file was timed on this machine, "" for an ONNX file that is for this machine.
 
     For others: "in LiteRT 2.1.0", "in LiteRT 2.1.0, on this CPU, not on tflite-micro".

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.backends.session import FLOATS
 from qtool.core import random_inputs as generated
 from qtool.core.errors import DataError
@@ -116,7 +116,7 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
 def fixed_batch(files: Sequence[str | Path]) -> tuple[str, int] | None:
     """Return the name of the first file that takes one batch size, and that size; None without."""
     for file in files:
-        if open_readable(file).takes_one_sample:
+        if open_file(file).takes_one_sample:
             return Path(file).name, 1
         firsts = {i.shape[0] for i in open_model(file).inputs if i.shape}
         fixed = [first for first in firsts if isinstance(first, int) and first > 0]
@@ -133,7 +133,7 @@ def resized(
     It is the first sample if a file takes one at a time. The batch stays as it is without a size,
     and if the first file has another fixed size.
     """
-    if any(open_readable(file).takes_one_sample for file in files):
+    if any(open_file(file).takes_one_sample for file in files):
         return [a[:1] if a.ndim else a for a in arrays]
     firsts = {i.shape[0] for i in open_model(files[0]).inputs if i.shape}
     if size is None or any(isinstance(first, int) and first != size for first in firsts):
@@ -170,7 +170,7 @@ def random_inputs(
     """
     generator = np.random.default_rng(seed)
     inputs = [describe_input(i) for i in open_model(path).inputs]
-    ranges = open_readable(path).input_ranges()
+    ranges = open_file(path).input_ranges()
     if odd := [i for i in inputs if i.dtype not in DTYPES.values()]:
         raise DataError(
             f"input '{odd[0].name}' is {odd[0].dtype}",

@@ -5,50 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from qtool.core.limits import THREADS, Range, check_fields
+from qtool.core.limits import DAY, THREADS, Range
+from qtool.core.option_records import OptionRecord, option
 
 if TYPE_CHECKING:
     from qtool.core.types import Array
 
-GOAL_RANGES = {
-    "drop": Range(),  # negative: the metric has to gain
-    "speedup": Range(low=0, low_open=True),
-    "coverage": Range(low=0, high=1),
-}
-OPTION_RANGES = {
-    "batch_sizes": Range(low=1, whole=True),
-    "threads": THREADS,
-    "seconds": Range(low=0),
-    "samples": Range(low=1, whole=True),
-    "budget": Range(low=0),
-}
+_COUNT = Range(low=1, whole=True)
 
 
 @dataclass(frozen=True)
-class Goals:
-    """Goals of a report. None is a default that the verdict uses but that does not count as missed.
+class Goals(OptionRecord):
+    """Goals of a report. Without one the verdict uses a default, which does not count as missed. A
+    command exits with 1 where a goal is missed.
 
     Attributes:
-        drop: largest loss of the first metric, in its unit (0.01 of top-1 is one point).
-        speedup: least speed-up over the reference.
-        coverage: least share of MACs in integer kernels, 0 to 1.
+        drop: the largest loss of the first metric (0.01 of top-1 accuracy is one point).
+        speedup: the least speed-up over the reference.
+        coverage: the least share of the MACs (0 to 1) in integer kernels.
 
     Raises:
         OptionError: a goal is NaN, infinite or out of its range.
     """
 
-    drop: float | None = None
-    speedup: float | None = None
-    coverage: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, GOAL_RANGES)
+    drop: float | None = option(None, "max-drop", range=Range())  # negative: it has to gain
+    speedup: float | None = option(None, "min-speedup", range=Range(low=0, low_open=True))
+    coverage: float | None = option(None, "min-coverage", range=Range(low=0, high=1))
 
 
 @dataclass(frozen=True, eq=False)
-class ReportOptions:
+class ReportOptions(OptionRecord):
     """What a report measures, and how precisely.
 
     Attributes:
@@ -57,13 +45,15 @@ class ReportOptions:
         function: the user's metrics, see `user_metrics` and `over_data` of
             `qtool.evaluation.user_metrics`: of a model, or of outputs and labels.
         where: name of the function in errors.
-        lower_is_better: names of its metrics that are errors or losses.
-        batch_sizes, threads: every pair of them is timed.
-        seconds: duration of each timing.
-        samples: number of first samples to measure the layers on, rounded up to whole batches.
-        budget: cost of measuring the layers, in runs of the float model.
+        lower_is_better: name of a metric of your function for which lower is better.
+        batch_sizes: batch sizes to benchmark, for example 1,32.
+        threads: numbers of threads to benchmark with, for example 1,4.
+        seconds: time limit for each benchmark.
+        samples: measure the sensitivity of the layers on this many samples, the first ones.
+        budget: time limit for measuring the layers, in runs of the float model.
         goals: goals of the verdict.
-        history: file of earlier runs, to which this one is appended; the report shows the trend.
+        history: append a line of JSON on this run to FILE, such as history.jsonl; the report shows
+            the trend.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -73,19 +63,51 @@ class ReportOptions:
     labels: Array | None = None
     function: Callable[[Any], Any] | None = None
     where: str = "the evaluation function"
-    lower_is_better: tuple[str, ...] = ()
-    batch_sizes: tuple[int, ...] = (1, 32)
-    threads: tuple[int, ...] = (1,)
-    seconds: float = 2.0
-    samples: int = 512
-    budget: float = 3.5
+    lower_is_better: tuple[str, ...] = option((), "minimize", repeated=True, metavar="NAME")
+    batch_sizes: tuple[int, ...] = option((1, 32), kind="counts", range=_COUNT)
+    threads: tuple[int, ...] = option((1,), kind="counts", range=THREADS)
+    seconds: float = option(2.0, range=Range(0, DAY, low_open=True))
+    samples: int = option(512, "layer-samples", kind="count", range=_COUNT)
+    budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
-    history: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, OPTION_RANGES)
+    history: Path | None = option(None, kind="path", metavar="FILE")
 
     @property
     def mark(self) -> str:
         """What stored results depend on: neither goals nor title."""
         return repr([self.batch_sizes, self.threads, self.seconds])
+
+
+@dataclass(frozen=True)
+class GenerationOptions(OptionRecord):
+    """How a text is continued.
+
+    Attributes:
+        tokens: most new tokens; a token that ends texts is the last, or the context of the model.
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: number of tokens to choose from; 0 for all.
+        top_p: probability of the smallest set of tokens to choose from.
+        seed: seed of the random numbers.
+        threads: threads of ONNX Runtime; 0 lets it choose.
+
+    Raises:
+        OptionError: a number is out of its range.
+    """
+
+    tokens: int = option(64, kind="count", range=_COUNT)
+    temperature: float = option(0.0, range=Range(0))
+    top_k: int = option(0, range=Range(0, whole=True))
+    top_p: float = option(1.0, range=Range(0, 1, low_open=True))
+    seed: int = option(0, range=Range(0, whole=True))
+    threads: int = option(0, range=Range(0, 1024, whole=True))
+
+
+class GenerationKeywords(TypedDict, total=False):
+    """The fields of `GenerationOptions` as keywords, for type checkers."""
+
+    tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    threads: int

@@ -12,8 +12,8 @@ from torch import fx
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import replay_changes
 from qtool.algorithms.registry import STEPS
-from qtool.backends.readable_file import StoredParameters
-from qtool.backends.table import open_file
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import StoredParameters
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qtool.backends.formats import open_file
 from qtool.backends.onnx.origin import present_versions
-from qtool.backends.table import open_file
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import weights_digest

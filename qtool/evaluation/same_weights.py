@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import ModelFile
 from qtool.core.errors import VerificationError
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.types import Array
@@ -67,10 +67,10 @@ def check_same_files(files: Sequence[Path], other_model: bool = False) -> None:
         VerificationError: one was not.
     """
     for file in () if other_model else files[1:]:
-        check_same_weights(open_readable(file), open_readable(files[0]).constants(), files[0].name)
+        check_same_weights(open_file(file), open_file(files[0]).constants(), files[0].name)
 
 
-def check_same_weights(file: ReadableFile, floats: Iterable[Array], name: str) -> WeightDeviation:
+def check_same_weights(file: ModelFile, floats: Iterable[Array], name: str) -> WeightDeviation:
     """Check that a quantized file was made from float weights.
 
     Args:
@@ -95,7 +95,7 @@ def check_same_weights(file: ReadableFile, floats: Iterable[Array], name: str) -
 
 
 def compare_weights(
-    file: ReadableFile, floats: Iterable[Array], limit: float = _STEPS
+    file: ModelFile, floats: Iterable[Array], limit: float = _STEPS
 ) -> WeightDeviation:
     """Compare the codes of weights with float weights of the same shape.
 

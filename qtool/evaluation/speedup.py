@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from qtool.backends.formats import by_suffix, open_file, other_runtime, runtime_title
 from qtool.backends.onnxruntime.machines import runs_here
-from qtool.backends.open_files import other_runtime, runtime_title
-from qtool.backends.table import by_suffix, open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.core.array_batches import is_array, whole_arrays, whole_texts
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS

@@ -13,9 +13,10 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool import observers
-from qtool.backends.table import write_float
+from qtool.backends.formats import write_float
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
+from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
@@ -30,11 +31,14 @@ from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.memory import return_free_memory
 from qtool.core.on_use import OnUse
+from qtool.core.option_names import DEFAULT_OBSERVER
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
+from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.core.user_code import uncompiled
+from qtool.frontends import coded_linear
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
@@ -53,11 +57,9 @@ from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 
-DEFAULT_OBSERVER = "percentile"
 _capture_onnx = OnUse("qtool.frontends.onnx.onnx_file:capture_onnx")
 
 Model = nn.Module | ExportedProgram
-DynamicSizes = Mapping[str, Mapping[int, str]]
 
 
 class Captured(InProcess):
@@ -73,6 +75,7 @@ class Captured(InProcess):
         file: the ONNX file that it was read from; None for a model of torch.
         file_bytes: size of the ONNX file that was captured, with its external data; 0 for other
             models.
+        codes: parameter -> codes that a quantized checkpoint has for it.
     """
 
     instead = "send the model, and capture it there"
@@ -86,16 +89,12 @@ class Captured(InProcess):
         notes: tuple[str, ...] = (),
         file: Path | None = None,
         file_bytes: int = 0,
+        codes: Mapping[str, coded_linear.WeightCodes] | None = None,
     ) -> None:
         """
         Args:
-            graph: as the attribute.
-            fingerprint: as the attribute.
             outputs: outputs of the graph on its example, if known.
-            unfolded: as the attribute.
-            notes: as the attribute.
-            file: as the attribute.
-            file_bytes: as the attribute.
+            graph, fingerprint, unfolded, notes, file, file_bytes, codes: as the attributes.
         """
         self.graph = graph
         self.unfolded = unfolded
@@ -103,6 +102,7 @@ class Captured(InProcess):
         self.notes = notes
         self.file = file
         self.file_bytes = file_bytes
+        self.codes = codes or {}
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -169,14 +169,24 @@ class Captured(InProcess):
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
+        if self.codes and recipe is None:
+            recipe, mode = self.recipe(target, None, mode), None
         chosen = recipe_for(graph.graph, targets.target(target), recipe, mode)
         plan = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
+        self.params_of_codes(plan)
         return replace(plan, rewrites=rewrites)
+
+    def params_of_codes(self, plan: QuantPlan) -> Mapping[str, QuantParams]:
+        """Return point -> parameters of a checkpoint; PlanError: the plan changes its codes."""
+        graph, _ = self.for_target(plan.target)
+        return coded_linear.params_of_codes(self.codes, graph.graph, plan)
 
     def recipe(self, target: str, *options: Any) -> Recipe:
         """Return the recipe for a target, of options as `Recipe.of` takes them; where these set no
         mode it is the usual one of the model on the target."""
         graph, _ = self.for_target(target)
+        if self.codes:
+            return coded_linear.recipe_of_codes(self.codes, graph.graph, *options)
         return recipe_for(graph.graph, targets.target(target), *options)
 
     @accepts_paths("path")
@@ -229,6 +239,7 @@ _LOSS = (
 
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
     notes: tuple[str, ...] = ()
+    codes = coded_linear.codes_of(model) if isinstance(model, nn.Module) else {}
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
@@ -264,9 +275,10 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     if not any(output.dim() for output in outputs):
         notes += (_LOSS,)
+    notes += coded_linear.notes_on_codes(codes)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
-    return Captured(graph, mark, outputs, unfolded, notes, *source)
+    return Captured(graph, mark, outputs, unfolded, notes, *source, codes)
 
 
 def _all_of(count: int) -> str:

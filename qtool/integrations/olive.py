@@ -41,6 +41,7 @@ _ARGUMENTS = {
     "mode": (str, "The scheme of everything that no rule of the recipe selects."),
     "accuracy": (str, "Which steps recover accuracy: fast, balanced or best."),
     "recover": (tuple[str, ...], "Exactly these steps, by name."),
+    "ignore": (tuple[str, ...], "Nodes that stay in float: names, globs, re: or op: and a word."),
     "recipe": (str, "A .toml or .json file with settings for parts of the model."),
 }
 """Argument of `qtool.QuantizeOptions` -> its type and what Olive shows of it."""

@@ -24,6 +24,7 @@ from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm, skip_rms_norm
 from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
+from qtool.passes.stacked_weights import stacked_weights
 from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
@@ -58,6 +59,7 @@ FOR_TARGETS = {
         merge_groups,
         pad_channels,
         rotary,
+        stacked_weights,
     )
 }
 """Rewrites for some runtimes only, by name; a target lists those it wants."""

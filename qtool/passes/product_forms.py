@@ -80,7 +80,7 @@ def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x, weight = node.args[:2]
     if _is_left(x, weight):
         return _transposed_layer(node, x, weight, "")
-    return _linear(node, x, weight, None)
+    return _linear(node, x, weight, None) or _einsum(module, node)
 
 
 def _is_left(matrix: Any, x: Any) -> bool:
@@ -124,13 +124,35 @@ def _stored(node: fx.Node) -> bool:
     return bool(sources) and all(map(_stored, sources))
 
 
-def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    equation, operands = str(node.args[0]), G.sources(node, 1)
+def product_letters(
+    node: fx.Node,
+) -> tuple[list[fx.Node], tuple[list[str], list[str], list[str]]] | None:
+    """Return the operands of a product of two tensors, and the letters of both and of its result.
+
+    None for another operator, and for operands that are broadcast.
+    """
+    if node.target is aten.einsum.default:
+        operands, equation = G.sources(node, 1), str(node.args[0])
+    elif node.target is aten.baddbmm.default:
+        operands, equation = [G.source(node, 1), G.source(node, 2)], "bik,bkj->bij"
+    elif node.target in (aten.matmul.default, aten.bmm.default):
+        operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
+        one = [G.rank(t) for t in operands] == [2, 3]
+        equation = "ik,bkj->bij" if one else "...bik,bkj->...bij"
+    else:
+        return None
     if len(operands) != 2:
         return None
-    stored = [_stored(t) for t in operands]
     terms = _letters(equation, [G.rank(t) for t in operands])
-    if terms is None or sum(stored) != 1:
+    return None if terms is None else (operands, terms)
+
+
+def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    if (product := product_letters(node)) is None:
+        return None
+    operands, terms = product
+    stored = [_stored(t) for t in operands]
+    if sum(stored) != 1:
         return None
     (x, weight), (data_term, weight_term, result) = operands, terms
     if stored[0]:
@@ -140,10 +162,10 @@ def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     unique = all(len(set(term)) == len(term) for term in terms)
     if not (unique and summed and rest and own and sorted(result) == sorted(rest + own)):
         return None
-    return _as_linear(node, (x, data_term), (weight, weight_term), (rest, own, summed, result))
+    return as_linear(node, (x, data_term), (weight, weight_term), (rest, own, summed, result))
 
 
-def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], ...] | None:
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], list[str], list[str]] | None:
     """Return the letters of both operands and of the result; an ellipsis becomes digits."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -153,14 +175,17 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], ...] | Non
     numbers = "".join(map(str, range(more)))
     if any("..." in t and r - len(t) + 3 != more for t, r in zip(terms, ranks, strict=True)):
         return None  # dimensions of two operands that broadcast
-    return tuple([*t.replace("...", numbers)] for t in (*terms, right))
+    first, second, result = ([*t.replace("...", numbers)] for t in (*terms, right))
+    return first, second, result
 
 
-def _as_linear(
+def as_linear(
     node: fx.Node,
     data: tuple[Any, list[str]],
     stored: tuple[Any, list[str]],
     letters: tuple[list[str], list[str], list[str], list[str]],
+    bias: Any = None,
+    part: str = "",
 ) -> fx.Node:
     """Return an einsum as a linear layer: move summed dimensions to the end, outputs back.
 
@@ -170,24 +195,27 @@ def _as_linear(
         stored: the weight and its letters.
         letters: kept letters of the data, those of the weight, summed letters, letters of the
             result.
+        bias: stored, [outputs], or None.
+        part: part of the name of the layer, if there are several.
     """
     (x, data_term), (weight, weight_term), (rest, own, summed, kept) = data, stored, letters
+    prefix, order = f"{part}." if part else "", rest + own
     sizes = dict(zip(weight_term, G.shape(weight), strict=True))
-    x = _permuted(node, x, data_term, rest + summed, "input")
+    x = _permuted(node, x, data_term, rest + summed, f"{prefix}input")
     if len(summed) > 1:
-        x = insert_before(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
-    weight = _permuted(node, weight, weight_term, own + summed, "weight.moved")
+        x = insert_before(node, aten.flatten.using_ints, (x, len(rest), -1), f"{prefix}input.flat")
+    weight = _permuted(node, weight, weight_term, own + summed, f"{prefix}weight.moved")
     matrix = [prod(int(sizes[c]) for c in part) for part in (own, summed)]
-    weight = insert_before(node, aten.reshape.default, (weight, matrix), "weight")
-    order = rest + own
+    if list(G.shape(weight)) != matrix:
+        weight = insert_before(node, aten.reshape.default, (weight, matrix), f"{prefix}weight")
     last = kept == order and len(own) == 1
-    result = insert_before(node, aten.linear.default, (x, weight, None), "" if last else "linear")
+    name = part if last else f"{prefix}linear"
+    result = insert_before(node, aten.linear.default, (x, weight, bias), name)
     if len(own) > 1:
         shape = [*leading_sizes(node, result, len(rest)), *(int(sizes[c]) for c in own)]
-        result = insert_before(
-            node, aten.reshape.default, (result, shape), "unflat" if kept != order else ""
-        )
-    return _permuted(node, result, order, kept, "")
+        name = f"{prefix}unflat" if kept != order else part
+        result = insert_before(node, aten.reshape.default, (result, shape), name)
+    return _permuted(node, result, order, kept, part)
 
 
 def _permuted(node: fx.Node, x: fx.Node, order: list[str], new: list[str], part: str) -> fx.Node:

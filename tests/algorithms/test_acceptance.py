@@ -157,6 +157,16 @@ def test_a_quarter_of_the_samples_judges_where_it_can_tell(
     assert seen == runs
 
 
+def test_no_more_samples_run_than_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["gptq"])
+    state = ConversionState.start(captured, captured.plan(), calibration)
+    monkeypatch.setattr(acceptance, "_is_conclusive", lambda _: True)
+    best_candidate(state, [state.solved()], 64)
+    assert len(calibration.kept_samples.cache) == 1  # a batch of one network, as both are equal
+
+
 def test_networks_that_run_again_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)

@@ -1,4 +1,4 @@
-"""Layers that make most of a large error compute in float; good networks stay in integers."""
+"""Layers that make most of the error compute in float; good networks stay in integers."""
 
 import functools
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import nn
 import qtool
 from qtool import QuantizedModel
 from qtool.algorithms import sensitive_layers
-from qtool.algorithms.conversion_state import LESS_ACCURATE
+from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.sensitive_layers import BUDGET
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
@@ -85,6 +85,40 @@ def test_layers_around_the_tensor_that_loses_most_compute_in_float(tmp_path: Pat
     assert any(NOTE in note and "mix, stem" in note for note in model.notes)
 
 
+class Counts(nn.Module):
+    """A layer on raw counts, most of which a normalisation takes away again, before the work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+        self.first = nn.Conv2d(1, 16, 3, padding=1)
+        self.body = nn.Sequential(
+            nn.ReLU(), nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 3, padding=1)
+        )
+        assert self.norm.running_mean is not None
+        assert self.norm.running_var is not None
+        self.norm.running_mean.fill_(1000.0)
+        self.norm.running_var.fill_(900.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.body(self.first(self.norm(x)))
+        return result
+
+
+@pytest.mark.parametrize(("target", "expected"), [("onnxruntime", {"norm"}), ("openvino", set())])
+def test_the_input_that_makes_most_of_a_smaller_error_stays_float_where_costs_are_known(
+    target: str, expected: set[str]
+) -> None:
+    torch.manual_seed(0)
+    data = [1000 + 30 * torch.randn(24, 1, 12, 12) for _ in range(3)]
+    plain, model = (
+        qtool.quantize(Counts().eval(), data, recover=recover, target=target)
+        for recover in ([], ["sensitive-layers"])
+    )
+    assert in_float(plain) == set()
+    assert in_float(model) == expected
+
+
 class Labels(nn.Module):
     """A network that gives the best classes alone."""
 
@@ -119,6 +153,21 @@ def test_work_in_float_stays_within_the_budget() -> None:
     model = quantized()
     work = {d.node: d.macs for d in model.plan.nodes}
     assert 0 < sum(work[n] for n in in_float(model)) <= BUDGET * sum(work.values())
+
+
+def test_a_large_layer_keeps_codes_where_the_error_is_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sensitive_layers, "BUDGET", 1.0)
+    monkeypatch.setattr(sensitive_layers, "SLOWER", 9.0)
+    example = torch.zeros(2, 1, 12, 12)
+    network = qtool.capture_model(Counts().eval(), example)
+    calibration = qtool.calibrate(network, [1000 + example])
+    state = ConversionState.start(network, network.plan(), calibration).solved()
+    allows = sensitive_layers._budget(state, poor=False)
+    last = frozenset({"body.3"})
+    assert allows(sensitive_layers._Choice(last), state.plan)
+    assert not allows(sensitive_layers._Choice(last, weights=last), state.plan)
 
 
 def test_a_good_network_stays_in_integers() -> None:

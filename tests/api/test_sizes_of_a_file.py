@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.open_files import open_readable
+from qtool.backends.formats import open_file
 from qtool.evaluation.latency.bench import _random_batch
 
 SIZES = (32, 64)
@@ -37,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_records_sizes_of_its_dimensions(file: Path) -> None:
-    known = open_readable(file).known_sizes()
+    known = open_file(file).known_sizes()
     assert {known[name] for name in ("high", "wide")} == set(SIZES)
 
 

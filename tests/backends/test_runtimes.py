@@ -10,11 +10,10 @@ from torch import nn
 
 import qtool
 from qtool.backends import workaround
+from qtool.backends.formats import format_of, is_model, open_file, open_model
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
-from qtool.backends.open_files import is_model, open_model
 from qtool.backends.profiles import profile, profile_names
 from qtool.backends.runtimes import RUNTIMES, runtime
-from qtool.backends.table import format_of, open_file
 from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core.errors import FileError, KernelError, QtoolError
 from qtool.core.types import INT8, UINT8

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from qtool.cli.command import GROUPS
+from qtool.cli.command import GROUPS, MANY
 
 from qtool.core.versions import own_version
 from tests.cli.conftest import DIGITS, Cli
@@ -23,8 +23,11 @@ def test_the_group_lists_every_command(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_help_says_what_every_option_is_for(command: str, cli: Cli) -> None:
-    text = cli(command, "--help").output
-    assert cli(command, "-h").output == text
+    short, text = cli(command, "--help").output, cli(command, "--help-all").output
+    assert cli(command, "-h").output == short
+    shown, every = (len(re.findall(r"^  -", each, re.MULTILINE)) for each in (short, text))
+    assert shown == every <= MANY or shown <= MANY < every
+    assert (f"--help-all shows {every - shown} more options" in short) == (shown < every)
     groups = re.findall(r"^([A-Z][\w ]+):\n((?:  .+\n)+)", text, re.MULTILINE)
     assert [name for name, _ in groups] == [name for name in GROUPS if f"\n{name}:\n" in text]
     for _, options in groups:

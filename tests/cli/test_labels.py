@@ -68,7 +68,7 @@ def test_the_reason_for_no_labels(folder: Path) -> None:
 
 
 def test_an_array_that_is_an_input_is_not_noted_as_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Two(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -76,9 +76,8 @@ def test_an_array_that_is_an_input_is_not_noted_as_labels(
 
     np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(3))
     for model, noted in ((None, True), (Two(), False)):
-        monkeypatch.setattr(labels, "loaded_model", lambda model=model: (None, model))
         caplog.clear()
-        labels.note_labels(tmp_path / "two.npz")
+        labels.note_labels(tmp_path / "two.npz", model)
         assert ("has labels; --labels y" in caplog.text) == noted
 
 

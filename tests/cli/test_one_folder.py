@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import qtool
+from qtool.backends.formats import open_file
 from qtool.backends.openvino.runtime import OPENVINO
-from qtool.backends.table import open_file
 from qtool.core.errors import PlanError
 from qtool.planning.targets import TARGETS
 from qtool.planning.targets.base import FileForm

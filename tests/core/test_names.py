@@ -3,7 +3,7 @@
 import pytest
 
 from qtool.algorithms.registry import STEPS
-from qtool.backends.table import FORMATS
+from qtool.backends.formats import FORMATS
 from qtool.core import option_names, value_names
 from qtool.core.observer_options import OPTIONS
 from qtool.core.operator_kinds import tensors_that_jump

@@ -16,7 +16,7 @@ def decoder(mask_length: str) -> list[Input]:
     ]
 
 
-@pytest.mark.parametrize("length", ["past + new", "new + past", "total"])
+@pytest.mark.parametrize("length", ["past + new", "new + past", "total", "past_len + new_len"])
 def test_an_attention_mask_covers_cached_and_new_tokens(length: str) -> None:
     ids, mask, cache = sizes(decoder(length), 3)
     assert mask == (3, cache[2] + ids[1])

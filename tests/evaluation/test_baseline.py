@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.open_files import open_model
-from qtool.backends.table import open_file
+from qtool.backends.formats import open_file, open_model
 from qtool.evaluation import baseline as module
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
-from qtool.backends.onnxruntime.readable import read_parameters
-from qtool.backends.readable_file import TensorParameters
+from qtool.backends.model_file import TensorParameters
+from qtool.backends.onnxruntime.onnx_file import read_parameters
 from qtool.core.errors import VerificationError
 from qtool.core.types import UINT8
 from tests.backends.onnx.export.networks import exported, quantized

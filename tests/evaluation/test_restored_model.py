@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.formats import open_file
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.table import open_file
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
 from qtool.evaluation.restored_model import restore, try_restore

@@ -13,8 +13,8 @@ import torch
 from onnx import helper, numpy_helper
 
 import qtool
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import ReadableFile
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import ModelFile
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.same_weights import WeightDeviation, check_same_weights, compare_weights
@@ -40,7 +40,7 @@ def weights() -> list[Array]:
 
 
 def compared(codes: list[Array]) -> WeightDeviation:
-    return compare_weights(cast(ReadableFile, Stored(codes)), weights())
+    return compare_weights(cast(ModelFile, Stored(codes)), weights())
 
 
 def steps_of(weight: Array, most: float = 127) -> Array:
@@ -143,7 +143,7 @@ def test_weights_with_an_axis_of_one_and_of_three_are_compared() -> None:
     moved = trained_on(1.5)(weight)
     for codes, other in ((nearest(weight), 0), (moved, 1)):
         for turned in (codes, codes.transpose(0, 2, 1)[:, None]):  # a 1-d convolution in .tflite
-            stored = cast(ReadableFile, Stored([turned]))
+            stored = cast(ModelFile, Stored([turned]))
             compared = compare_weights(stored, [weight])
             assert (compared.layers, compared.other) == (1, other)
 
@@ -203,7 +203,7 @@ def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
     x = torch.randn(256, 3) @ torch.randn(3, 128) + noise
     qtool.capture_model(model, x).export_float(tmp_path / "float.onnx")
     qtool.quantize(model, [x], recover=["gptq"]).export(tmp_path / "int8.onnx")
-    floats = list(open_readable(tmp_path / "float.onnx").constants())
-    file = open_readable(tmp_path / "int8.onnx")
+    floats = list(open_file(tmp_path / "float.onnx").constants())
+    file = open_file(tmp_path / "int8.onnx")
     assert compare_weights(file, floats).is_other
     check_same_weights(file, floats, "float.onnx")

@@ -9,6 +9,8 @@ from tests.matrix.kinds import SAMPLES, Kind
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
 MODES_OF = dict.fromkeys(("batch-1", "kept-part"), ("static",))
 """Modes of kinds that other kinds have in the other modes."""
+BLOCKWISE = "blockwise"
+"""`quantize` with little memory, of models that are files."""
 COMMANDS = (
     "calibrate",
     "convert",
@@ -21,7 +23,7 @@ COMMANDS = (
     "bench",
     "tune",
     "explain",
-    "blockwise",
+    BLOCKWISE,
 )
 _SCHEMES = {
     "static": "static",
@@ -37,11 +39,7 @@ NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "expla
 _NO_LAYER = r"nothing in this model can run in integers on \w+: .*; use --mode static"
 REFUSED: tuple[tuple[str, str, str, str], ...] = (
     # command, kind, mode, what the sentence says
-    ("blockwise", "cnn", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
-    ("blockwise", "detector", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
-    ("blockwise", "lstm", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
-    ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
-    ("blockwise", "tflite", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    (BLOCKWISE, "encoder-decoder", "*", "no part of an encoder-decoder .*--memory"),
     ("*", "detector", "dynamic", _NO_LAYER),
     ("*", "tflite", "weight-only-int?", _NO_LAYER),
     ("calibrate", "tflite", "weight-only", "there is nothing to calibrate: .*`qtool quantize`"),
@@ -74,7 +72,10 @@ def arguments(command: str, kind: Kind, mode: str, file: Path, folder: Path) -> 
         file: the quantized file of the kind and mode; what `quantize` writes.
         folder: for other output.
     """
-    return [command, *_LINES[command](kind, mode, file, folder)]
+    return [
+        "quantize" if command == BLOCKWISE else command,
+        *_LINES[command](kind, mode, file, folder),
+    ]
 
 
 _QUICK = ("--accuracy", "fast")
@@ -86,11 +87,6 @@ def _data(kind: Kind) -> list[str]:
 
 def _model(kind: Kind) -> list[str]:
     return [kind.model, *kind.loading]
-
-
-def _task(kind: Kind) -> tuple[str, ...]:
-    """Return the task, without the weights of a model from Python."""
-    return kind.loading if "--task" in kind.loading else ()
 
 
 def _calibrate(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
@@ -146,9 +142,9 @@ _LINES: dict[str, Callable[[Kind, str, Path, Path], list[str]]] = {
     "explain": lambda kind, mode, file, folder: [
         *(str(file), *_with_float(kind), *kind.labels, "--max-samples", "1")
     ],
-    "blockwise": lambda kind, mode, file, folder: [
-        *(kind.model, *_task(kind), *_data(kind), "--mode", mode, *_QUICK),
-        *("-o", str(folder / f"{mode}.blocks.onnx")),
+    BLOCKWISE: lambda kind, mode, file, folder: [
+        *(*_model(kind), *_data(kind), "--mode", mode, *_QUICK, "--memory", "1B"),
+        *("--seconds", "0", "-o", str(folder / f"{mode}.blocks.onnx")),
     ],
 }
 

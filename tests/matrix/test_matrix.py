@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from qtool.cli import main
 
-from tests.matrix.cells import COMMANDS, MODES, MODES_OF, NO_FILE, arguments, refusal
+from tests.matrix.cells import BLOCKWISE, COMMANDS, MODES, MODES_OF, NO_FILE, arguments, refusal
 from tests.matrix.kinds import KINDS, Kind
 
 pytest.importorskip("transformers")
@@ -28,7 +28,7 @@ QUICK: tuple[Cell, ...] = (
     ("inspect", "lstm", "weight-only-int2"),
     ("verify", "lstm", "weight-only-int4"),
     ("bench", "onnx", "static"),
-    ("blockwise", "onnx", "weight-only"),
+    (BLOCKWISE, "onnx", "weight-only"),
     ("calibrate", "classifier", "static"),
     ("calibrate", "encoder-decoder", "static"),
     ("quantize", "detector", "static"),
@@ -38,6 +38,8 @@ QUICK: tuple[Cell, ...] = (
     ("quantize", "kept-part", "static"),
 )
 """The cells of `make test`."""
+OF_PYTHON = {"cnn", "detector", "lstm", "tflite"}
+"""Kinds without a file of weights that is read block by block."""
 LANGUAGE = {"encoder", "decoder", "decoder-with-cache"}
 """Kinds that `make matrix` alone walks: the examples' language models. Those that
 tests/frontends/huggingface converts by commands are smaller."""
@@ -102,7 +104,7 @@ def cells() -> list[object]:
     """Return all cells; those of one kind run in one process, which makes its files once."""
     parameters = []
     for kind, mode, command in product(KINDS, MODES, COMMANDS):
-        if mode not in MODES_OF.get(kind, MODES):
+        if mode not in MODES_OF.get(kind, MODES) or (command == BLOCKWISE and kind in OF_PYTHON):
             continue
         cell = (command, kind, mode)
         marks = [pytest.mark.xdist_group(kind)]

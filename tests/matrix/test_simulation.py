@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from qtool.api.conversion import quantize
+from qtool.backends.formats import open_model
 from qtool.backends.onnxruntime.session import VERSION
-from qtool.backends.open_files import open_model
 from qtool.core import graph as G
 from qtool.core.errors import QtoolError
 from qtool.core.sqnr import sqnr

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.planning.plan import Execution
 from tests.needs import needs_web
 from tests.operators.arms import _Arms

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.open_files import open_readable
+from qtool.backends.formats import open_file
 from qtool.core.output_evidence import Evidence
 from qtool.metrics.output_errors import samples_first
 from qtool.metrics.output_kind import output_kind
@@ -28,7 +28,7 @@ def test_outputs_of_networks(case: str, tmp_path: Path) -> None:
     outputs = dict(zip(network.kinds, session.run(list(network.kinds), inputs), strict=True))
     batch = {name: torch.from_numpy(values) for name, values in inputs.items()}
     graph = qtool.capture_model(qtool.load_model(path), batch).graph
-    for evidence in (open_readable(path).output_evidence(), evidence_of_graph(graph, {})):
+    for evidence in (open_file(path).output_evidence(), evidence_of_graph(graph, {})):
         kinds = {}
         for name, values in outputs.items():
             known = evidence[name]._replace(labels=network.labels)

@@ -14,7 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.backends import profiles
-from qtool.backends.table import FORMATS
+from qtool.backends.formats import FORMATS
 from qtool.core import ops
 from qtool.core.remedies import CallEdit
 from qtool.evaluation.user_metrics import over_data, user_metrics

@@ -21,13 +21,9 @@ NET = "tests.mistakes.nets:flat_net"
 ADAPTER = '{"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}'
 OWN_CODE = '{"auto_map": {"AutoModel": "x.X"}, "model_type": "own"}'
 OTHER, FILE = "CaptureError OtherFile", "CaptureError OtherFile OtherFile"
-BITS = '{"bits": 4}'
 NMS = "operator torchvision::nms does not exist"
 QUANTIZED = {
-    "GPTQ": '"quant_method": "gptq", "bits": 4',
-    "AWQ": '"quant_method": "awq", "bits": 4',
     "bitsandbytes": '"load_in_4bit": true',
-    "compressed-tensors (llm-compressor)": '"quant_method": "compressed-tensors"',
     "hqq": '"quant_method": "hqq"',
 }
 """Tool that quantized weights -> its configuration."""
@@ -102,7 +98,6 @@ REFUSED: list[Case] = [
     (lambda: _folder("{}", "model.gguf"), FILE, "hub/model.gguf is a GGUF file of llama.cpp"),
     (lambda: _file("model.gguf"), FILE, "model.gguf is a GGUF file of llama.cpp"),
     (lambda: _hub({"adapter_config.json": ADAPTER}), OTHER, "hub is an adapter (LORA) for meta"),
-    (lambda: _hub({"quantize_config.json": BITS, "config.json": "{}"}), OTHER, "by GPTQ"),
     (lambda: qtool.load_model("tests.mistakes.test_environment:leaves"), "CaptureError", "usage:"),
     (lambda: qtool.load_onnx("lite.onnx"), OTHER, "it is a file of TFLite"),
     (lambda: qtool.load_onnx("keras.onnx"), OTHER, "it is a file of HDF5, as Keras writes it"),

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import nn
 
 import qtool
-from qtool.api.quantize_options import QuantizeOptions
-from qtool.backends.open_files import check_quantized
+from qtool.backends.formats import check_quantized
 from qtool.core.atomic import check_writable
+from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.numpy_files import find_labels, read_arrays
 from qtool.core.path_arguments import model_file
 from qtool.core.remedies import OtherFile

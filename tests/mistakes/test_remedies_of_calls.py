@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.formats import format_of
 from qtool.backends.session import PortInfo
-from qtool.backends.table import format_of
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import QtoolError
 from qtool.core.option_names import file_format
@@ -83,15 +83,15 @@ def _integer_inputs(kind: str, batch: torch.Tensor, true: torch.Tensor) -> Calla
 CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "a search for another CPU": (
         lambda target="onnxruntime-arm", path="out.onnx": _check_measurable(target, path),
-        {"backends/onnxruntime/model_file --target"},
+        {"backends/onnxruntime/machines --target"},
     ),
     "a search for a microcontroller": (
         lambda target="tflite-micro", path="out.tflite": _check_measurable(target, path),
-        {"plugins/tflite/model_file --target"},
+        {"plugins/tflite/deployment --target"},
     ),
     "a search in ONNX files for LiteRT": (
         lambda target="tflite", path="out.onnx": _check_measurable(target, path),
-        {"backends/onnxruntime/model_file -o", "backends/onnxruntime/model_file --target"},
+        {"backends/onnxruntime/machines -o", "backends/onnxruntime/machines --target"},
     ),
     "a .tflite file of a model for ONNX Runtime": (
         lambda target="onnxruntime": quantize([IMAGES], target=target).export("out.tflite"),

@@ -326,6 +326,20 @@ _GPTQ = (
 
 _OTHERS = (
     Mutant(
+        "zero points of GPTQ are less one",
+        "plugins/checkpoints/gptq.py",
+        "stored.long() + _STORED_LESS[form]",
+        "stored.long()",
+        ("plugins/checkpoints/test_checkpoints.py::test_a_scale_of_zero_keeps_weights_of_zero",),
+    ),
+    Mutant(
+        "codes of a checkpoint may get another scale",
+        "frontends/coded_linear.py",
+        "if not torch.equal(own.scale, params[name].scale):",
+        "if False:",
+        ("plugins/checkpoints/test_checkpoints.py::test_int8_weights_and_inputs",),
+    ),
+    Mutant(
         "folded norm without epsilon",
         "passes/fold_batch_norm.py",
         "(variance.double() + eps).rsqrt()",

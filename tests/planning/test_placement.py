@@ -9,7 +9,7 @@ from torch import nn
 
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.core.sqnr import sqnr
 from qtool.core.types import UINT8, UINT16, Derived, Observed, Requantized
 from qtool.planning.result_parts import refine_results

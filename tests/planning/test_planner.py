@@ -516,7 +516,7 @@ def test_products_say_whether_their_weights_are_chosen_or_made() -> None:
     assert reasons == [
         "its weights are selected at run time; integer kernels need constants",
         "a product of two activations is not faster in integers",
-        "it has several weight matrices, and qtool quantizes layers of one",
+        "it has several weight matrices, which are small, shared or more than 64",
     ]
 
 

@@ -37,8 +37,16 @@ def lacks(call, *arguments, **options):
     raise AssertionError(call)
 """
 LACKS = {
+    "checkpoints": """
+import json
+Path("q").mkdir()
+Path("q/model.safetensors").write_bytes(bytes(9))
+config = {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}
+Path("q/config.json").write_text(json.dumps(config))
+lacks(qtool.load_model, "q")
+""",
     "emulators": """
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 lacks(getattr, qtool, "verify_on")
 lacks(getattr, qtool, "emulators")
 for name in ("node", "webgpu"):

@@ -46,10 +46,11 @@ def fix_node_times() -> None:
     """Let the nodes of a file take 1, 2, 3, ... microseconds: the runtime measures them itself."""
     from dataclasses import replace
 
-    from qtool.backends.onnxruntime.readable import ReadableOnnx
-    from qtool.plugins.tflite.readable import ReadableTflite
+    from qtool.plugins.tflite.readable import TfliteModelFile
 
-    for readable in (ReadableOnnx, ReadableTflite):
+    from qtool.backends.onnxruntime.onnx_file import OnnxFile
+
+    for readable in (OnnxFile, TfliteModelFile):
         measured = readable.node_times
 
         def node_times(self, *arguments, measured=measured):  # type: ignore[no-untyped-def]

@@ -150,6 +150,10 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
     except RuntimeError:  # an operator without a derivative
         return {}
     statistics = state.calibration.statistics
+    for name, tensor in sensitivity.tensors.items():
+        every = statistics.get(_extremes_name(name))
+        if isinstance(every, MinMax) and not every.empty:  # a rare sample may set the range
+            tensor.low, tensor.high = (end.double().cpu() for end in every.extent())
     extremes = {b.source: statistics.get(_probe_name(b.source)) for b in streams.bounds}
     highest = {
         n: s.extent()[1] for n, s in extremes.items() if isinstance(s, MinMax) and not s.empty

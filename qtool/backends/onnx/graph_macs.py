@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnx.mac_counts import CONTRIB, onnx_macs
+from qtool.backends.onnx.mac_counts import onnx_macs
 from qtool.backends.onnx.nested_graphs import inner_graphs, read_names
 from qtool.backends.onnx.result_types import Types, constant_results, inferred_types, runtime_types
 from qtool.core.mac_formulas import Sizes
@@ -95,8 +95,7 @@ class GraphMacs:
 
     def _follow(self, node: onnx.NodeProto) -> None:
         """Add what types and values of the inputs say of the results of a node."""
-        if node.domain == CONTRIB:
-            self.types.update(runtime_types(node, self.types))
+        self.types.update(runtime_types(node, self.types))
         opset = next((o.version for o in self._opsets if o.domain in ("", "ai.onnx")), 0)
         if node.op_type in ("Loop", "Scan"):
             repetition = self._repetition(node)

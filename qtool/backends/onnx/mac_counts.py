@@ -105,6 +105,17 @@ def _attention(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> 
     return prod(query[:-1]) * heads * steps * (query[-1] // heads + value[-1] // own)
 
 
+def _grouped_attention(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
+    """MACs of GroupQueryAttention: query, key, value, past key [samples, heads, tokens, width]; or
+    all three in the first. The cache may be a buffer that is longer than its texts."""
+    query, past = _known(inputs[0]), inputs[3] if len(inputs) > 3 else None
+    heads, own = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    packed = len(inputs) < 2 or inputs[1] is None
+    width = query[-1] // (heads + 2 * own if packed else heads)
+    steps = query[-2] + (past[-2] if past is not None else 0)
+    return int(2 * prod(query[:-1]) * heads * steps * width)
+
+
 def _rows(x: Sizes | None) -> Sizes:
     """Return the sizes of the rows of the first factor."""
     return _known(x)[:-1]
@@ -150,6 +161,7 @@ MAC_FORMULAS: Mapping[str, _Count] = {
     "QMoE": _experts,
     "Einsum": _einsum,
     "Attention": _attention,
+    "GroupQueryAttention": _grouped_attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
 }
 """Operator type -> formula of its MACs."""

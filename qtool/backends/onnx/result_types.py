@@ -34,6 +34,8 @@ _STANDARD: Mapping[str, tuple[str, Sequence[int]]] = {
 _LIKE_INPUT = re.compile(
     "Gelu|Swish|Rotary|SkipLayer|SkipSimplified|SimplifiedLayer|Attention$|MoE$"
 )
+_SUM = 3  # output of SkipLayerNormalization and its kind: the sum that is normalized
+_SIMPLE_NORM = "SimplifiedLayerNormalization"  # of the runtime, in the domain of ONNX
 _OPSET = 17
 
 
@@ -46,21 +48,44 @@ def runtime_types(node: onnx.NodeProto, types: Types) -> Types:
     """
     first = types.get(node.input[0]) if node.input else None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if node.domain != CONTRIB or not node.output:
+    if not (node.domain == CONTRIB or node.op_type == _SIMPLE_NORM) or not node.output:
         return {}
     if node.op_type == "MatMulNBits" and first is not None:
-        result = onnx.TypeProto()
-        result.CopyFrom(first)
-        dims = result.tensor_type.shape.dim
-        if not dims:
-            return {}
-        dims[-1].dim_value = attributes["N"]
-        return {node.output[0]: result}
+        return {node.output[0]: _with_last(first, attributes["N"])}
+    if node.op_type == "GatherBlockQuantized":
+        return _rows_of_blocks(node, types, attributes.get("bits", 4))
+    if node.op_type == "GroupQueryAttention" and first is not None and not node.input[1]:
+        heads, own = attributes["num_heads"], attributes["kv_num_heads"]
+        width = first.tensor_type.shape.dim[-1].dim_value * heads // (heads + 2 * own)
+        return {node.output[0]: _with_last(first, width)}
     if node.op_type in _STANDARD or node.op_type == "QLinearConcat":
         return _standard(node, types)
     if _LIKE_INPUT.search(node.op_type) and first is not None:
-        return {node.output[0]: first}
+        sums = node.output[_SUM : _SUM + 1] if "Skip" in node.op_type else ()
+        return dict.fromkeys((node.output[0], *sums), first)
     return {}
+
+
+def _with_last(kind: onnx.TypeProto, size: int) -> onnx.TypeProto:
+    """Return a type with another last dimension."""
+    result = onnx.TypeProto()
+    result.CopyFrom(kind)
+    for last in result.tensor_type.shape.dim[-1:]:
+        last.dim_value = size
+    return result
+
+
+def _rows_of_blocks(node: onnx.NodeProto, types: Types, bits: int) -> Types:
+    """Return the type of rows of a table in blocks, whose bytes have several codes each."""
+    table, ids, scales = (types.get(name) for name in node.input[:3])
+    if table is None or ids is None or scales is None:
+        return {}
+    rows, last = onnx.TypeProto(), table.tensor_type.shape.dim[-1].dim_value
+    rows.CopyFrom(ids)
+    rows.tensor_type.elem_type = scales.tensor_type.elem_type
+    is_packed = table.tensor_type.elem_type == onnx.TensorProto.UINT8
+    rows.tensor_type.shape.dim.add().dim_value = last * (8 // bits if is_packed else 1)
+    return {node.output[0]: rows}
 
 
 def _standard(node: onnx.NodeProto, types: Types) -> Types:

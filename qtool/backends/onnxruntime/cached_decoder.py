@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from qtool.backends.onnx.storage import load_outline
+from qtool.backends.onnxruntime.cache_sizes import with_cache_sizes
 from qtool.backends.onnxruntime.session import session
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
@@ -57,9 +59,8 @@ class CachedDecoder:
         self._in_place = _is_in_place(path)
         size = capacity if self._in_place else 0
         self._present, self.length = dict(zip([i.name for i in past], present, strict=True)), 0
-        self._buffers = {  # an OrtValue does not own them
-            i.name: np.zeros((1, i.shape[1], size, i.shape[3]), _TYPES[i.type]) for i in past
-        }
+        # an OrtValue does not own them
+        self._buffers = {i.name: _buffer(path, i, size) for i in past}
         self._cache = {
             name: ort.OrtValue.ortvalue_from_numpy(buffer) for name, buffer in self._buffers.items()
         }
@@ -87,6 +88,17 @@ class CachedDecoder:
         self._cache = dict(zip(self._cache, present, strict=True))
         last: Array = logits.numpy()[0, -1]
         return last
+
+
+def _buffer(path: Path, tensor: Any, tokens: int) -> Array:
+    """Return zeros for an input of a KV cache."""
+    _, heads, _, width = with_cache_sizes(path, tensor.name, tensor.shape)
+    if not (isinstance(heads, int) and isinstance(width, int)):
+        raise DataError(
+            f"{path} leaves open how wide its KV cache '{tensor.name}' is",
+            OtherFile("put the genai_config.json of its model next to it"),
+        )
+    return np.zeros((1, heads, tokens, width), _TYPES[tensor.type])
 
 
 def _is_in_place(path: Path) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from qtool.backends.model_file import FileFormat
-from qtool.backends.onnxruntime.readable import READABLE
-from qtool.core.on_use import OnUse
+from qtool.backends.onnxruntime.onnx_file import OnnxFile
+from qtool.backends.onnxruntime.session import OnnxSession
+from qtool.core import plugins
+from qtool.core.on_use import OnUse, load
 
 _HERE = "qtool.backends.onnxruntime"
 
 ONNX = FileFormat(
     ("qdq", "qoperator"),
-    READABLE.suffix,
-    READABLE.fits,
-    OnUse(f"{_HERE}.model_file:OnnxFile"),
-    READABLE.session,
+    OnnxFile.suffix,
+    lambda _: True,
+    OnnxFile,
+    OnnxSession,
     OnUse("qtool.backends.onnx.export:write_float"),
     OnUse(f"{_HERE}.planned_export:OnnxExport"),
-    OnUse(f"{_HERE}.model_file:check_measurable"),
-    READABLE.other_runtimes,
+    OnUse(f"{_HERE}.machines:check_measurable"),
+    tuple(map(load, plugins.parts("runtimes").values())),
 )

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.backends.model_file import OTHER, NodeKernel, median_of_ticks
 from qtool.backends.onnx.graph import Graph
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
@@ -22,7 +23,6 @@ from qtool.backends.onnxruntime.session import (
     without_suffix,
     write_graph,
 )
-from qtool.backends.readable_file import OTHER, NodeKernel, median_of_ticks
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from qtool.backends.onnxruntime.cache_sizes import with_cache_sizes
 from qtool.backends.onnxruntime.unfolding import unfolded_tensor
 from qtool.backends.runtime import Arrays, Runtime
 from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls, wrong_size
@@ -156,7 +157,7 @@ class OnnxSession:
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         self._session, self._name = session(path, threads=threads), Path(path).name
         self.inputs, self.outputs = (
-            [PortInfo(port.name, port.type, tuple(port.shape)) for port in ports]
+            [PortInfo(p.name, p.type, with_cache_sizes(path, p.name, p.shape)) for p in ports]
             for ports in (self._session.get_inputs(), self._session.get_outputs())
         )
 

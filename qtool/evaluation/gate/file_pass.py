@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.core.errors import DataError
 from qtool.core.output_evidence import Evidence
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
@@ -38,7 +38,7 @@ class FilePass:
     ) -> None:
         self.reference = reference
         self.digest = Digest()
-        self._opened, self._runtime = open_readable(file), options.runtime
+        self._opened, self._runtime = open_file(file), options.runtime
         session = reference.session
         self._vectors = VectorOutput.of([o.name for o in session.outputs], options.pooling)
         self._is_pooled = False

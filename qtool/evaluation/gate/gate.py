@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.open_files import is_model, open_model, open_readable, runtime_title
+from qtool.backends.formats import is_model, open_file, open_model, runtime_title
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, FileError, VerificationError
 from qtool.core.formats import times
@@ -132,13 +132,13 @@ def _with(result: GateResult, *checks: GateCheck) -> GateResult:
 
 def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[GateCheck]:
     """Yield what both files say before they run on data; the first that is not accepted ends it."""
-    if open_readable(against).is_quantized:
+    if open_file(against).is_quantized:
         log_note(f"{against.name} is quantized itself; the drop is not the one from a float file")
     open_model(against, runtime=options.runtime)
     if not file.is_file():
         raise missing(file, FileError)
     try:
-        opened = open_readable(file)
+        opened = open_file(file)
         open_model(file, runtime=options.runtime)
         test = opened.check_self_test()
     except (FileError, VerificationError) as error:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from qtool.backends.open_files import open_readable, runtime_title
+from qtool.backends.formats import open_file, runtime_title
 from qtool.core.errors import DataError, OptionError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
@@ -169,7 +169,7 @@ def time_in_turns(
     _check_numbers(sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
-        open_readable(path)
+        open_file(path)
     if not paths:
         raise DataError("there is no file", CallEdit("give one or more to time"))
     check_same_inputs(paths)
@@ -207,7 +207,7 @@ def _check_batch(name: str, taken: int, size: int) -> None:
 def _random_batch(paths: Sequence[Path], size: int, path: Path) -> list[Array]:
     """Return random inputs of a file with the sizes that one of the files records; the time at
     other sizes says little."""
-    known = next(filter(None, (open_readable(p).known_sizes() for p in paths)), None)
+    known = next(filter(None, (open_file(p).known_sizes() for p in paths)), None)
     return next(random_inputs(path, size, size, known=known))
 
 

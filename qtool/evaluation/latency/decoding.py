@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.backends.session import Session
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array

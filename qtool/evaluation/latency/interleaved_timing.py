@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.backends.session import Clock
 from qtool.core import formats
 from qtool.core.formats import quantity

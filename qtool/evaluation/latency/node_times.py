@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import NodeKernel
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import NodeKernel
 from qtool.core import formats
 from qtool.core.value_names import layers_of_joint
 
@@ -66,7 +66,7 @@ def profile_nodes(
     Raises:
         VerificationError: a file does not run.
     """
-    opened = [open_readable(file) for file in files]
+    opened = [open_file(file) for file in files]
     tables = [dict(file.node_times(inputs, threads, runs)) for file in opened]
     known = {name for table in tables for name in table}
     for joint in sorted(known):

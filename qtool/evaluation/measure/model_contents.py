@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.open_files import open_readable
-from qtool.backends.readable_file import TensorParameters
+from qtool.backends.formats import open_file
+from qtool.backends.model_file import TensorParameters
 from qtool.core.formats import table
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Printed, Summary
@@ -69,6 +69,6 @@ def model_contents(file: str | Path) -> ModelContents:
         FileError: not a model file.
         VerificationError: the runtime does not load it.
     """
-    model = open_readable(file)
+    model = open_file(file)
     coverage = model.coverage()  # first: refuses files that the runtime does not load
     return ModelContents(str(file), coverage, tuple(model.parameters()), model.notes())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.formats import open_file, open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
@@ -232,17 +232,17 @@ def measure_arrays(
 def _evidence(file: Path, compared: Sequence[Path]) -> dict[str, Evidence]:
     """Return what is known of each output of the float file, by itself and by files made from it:
     the user's labels at the conversion, and what the recipe calls an output."""
-    conversions = (open_readable(each).conversion() for each in compared)
+    conversions = (open_file(each).conversion() for each in compared)
     infos = [each.info for each in conversions if each is not None]
     labels = max((info.labels for info in infos), default=0)
     kinds = {name: kind for info in infos for name, kind in info.recipe.output_kinds.items()}
-    known = open_readable(file).output_evidence()
+    known = open_file(file).output_evidence()
     return {n: e._replace(labels=labels, kind=kinds.get(n, "")) for n, e in known.items()}
 
 
 def _ranges(file: Path, reference: Session) -> Ranges:
     """Return the ranges of the float inputs of a file, whose inputs are those of the reference."""
-    known = open_readable(file).input_ranges()
+    known = open_file(file).input_ranges()
     names = [port.name for port in open_model(file).inputs] if known else []
     return {
         i: known[name]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qtool.backends.formats import open_file
 from qtool.backends.onnx.origin import Origin
-from qtool.backends.open_files import open_readable
 from qtool.core.errors import FileError
 from qtool.core.formats import quantity
 from qtool.core.path_arguments import accepts_paths
@@ -99,7 +99,7 @@ def provenance(file: str | Path) -> Provenance:
         FileError: not a model file.
         VerificationError: the metadata that qtool wrote is damaged.
     """
-    model = open_readable(file)
+    model = open_file(file)
     digests = {path.name: _sha256(path) for path in model.parts}
     producer, conversion = model.maker, model.conversion()
     version = producer.removeprefix(_OWN) if producer.startswith(_OWN) else None

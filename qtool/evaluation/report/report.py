@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.readable_file import Deployment
+from qtool.backends.model_file import Deployment
 from qtool.core.errors import MALFORMED, FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json

@@ -19,6 +19,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.data.subset import first_samples
+from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.label_names import check_label_array
 from qtool.core.log import log_warning
@@ -39,7 +40,7 @@ from qtool.frontends.data.collators import (
 )
 from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
-from qtool.frontends.data.recordings import States, unroll_recordings
+from qtool.frontends.data.recordings import unroll_recordings
 from qtool.frontends.data.rows import Row, note_others, read_rows
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.sliding_windows import sliding_windows
@@ -169,48 +170,31 @@ class Rows:
 
 def load_data(
     source: str | Path,
-    batch_size: int = 32,
+    batch_size: int,
+    options: DataOptions,
     *,
     model: Any = None,
-    folder: str | Path | None = None,
     model_folder: str | Path | None = None,
-    transform: str | None = None,
-    max_length: int | None = None,
-    padded: bool = False,
-    unreadable: float = 0.0,
     without: tuple[str, ...] = (),
-    samples: int | None = None,
-    stride: int | None = None,
-    classes: str | Sequence[str] | None = None,
-    states: States | str | None = None,
-    column: str | Sequence[str] | None = None,
     labels: str | None = None,
 ) -> Iterable[Any]:
     """Load batches of tensors; see `qtool.load_data`.
 
     Args:
+        options: how the data is read.
         without: names of arrays that are not inputs.
 
     Raises:
         DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
             argument does nothing for such data. OptionError: a number is out of its range.
     """
-    check_values(batch_size, samples, max_length, stride, unreadable, labels)
+    check_values(batch_size, labels)
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
-    options = {
-        "transform": transform,
-        "processor": folder,
-        "max-length": max_length,
-        "pad-to-max-length": padded,
-        "max-unreadable": unreadable,
-        "stride": stride,
-        "column": column,
-        "classes": classes,
-    }
+    samples, states = options.samples, options.states
     without = without if labels is None else (*without, labels)
-    chosen = parse_columns(column)
+    chosen = parse_columns(options.column)
     if named or arrays:
         check_used(source, (BATCHES if named else ARRAYS,), options)
     if states is not None:
@@ -228,11 +212,11 @@ def load_data(
         if labels is not None:
             check_label_array(files, labels, input_names(model))
         return files
-    folder_path = None if (own := folder or model_folder) is None else Path(own)
-    if stride is not None:
+    folder_path = None if (own := options.folder or model_folder) is None else Path(own)
+    if options.stride is not None:
         check_used(source, (WINDOWS,), options)
-        return sliding_windows(path, stride, folder_path, model, max_length)
-    order = chosen_classes(path, classes)
+        return sliding_windows(path, options.stride, folder_path, model, options.max_length)
+    order = chosen_classes(path, options.classes)
     numbers = model_classes(model) if order is None else order
     takes = Arguments.of(model if isinstance(model, nn.Module) else None)
     if (table := number_table(path, chosen, labels, numbers, takes)) is not None:
@@ -247,12 +231,14 @@ def load_data(
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
     whole = model.model if isinstance(model, EncoderPart | DecoderPart) else model
-    plain = make_collator(rows[0], folder_path, whole, transform, max_length, padded)
+    texts = options.max_length, options.padded
+    plain = make_collator(rows[0], folder_path, whole, options.transform, *texts)
     if rows[0].messages and isinstance(plain, ProcessorCollator):
         rows = render_conversations(rows, plain.tokenizer, folder_path)
         plain = replace(plain, special=False)
     collate = _for_model(plain, model)
-    errors = find_unreadable(rows, collate, unreadable) if unreadable else {}
+    share = options.unreadable
+    errors = find_unreadable(rows, collate, share) if share else {}
     readable = [row for at, row in enumerate(rows) if at not in errors]
     if isinstance(plain, ProcessorCollator):
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
@@ -287,7 +273,7 @@ def example_texts(model: Any, folder: str | Path) -> Iterable[Any] | None:
         texts = place / "texts.txt"
         texts.write_text(f"{_EXAMPLE_TEXT}\n" * 2)
         try:
-            return load_data(texts, model=model, folder=folder)
+            return load_data(texts, 2, DataOptions(folder=folder), model=model)
         except DataError:
             return None
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from qtool.core.argument_names import argument
+from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.limits import Range
 from qtool.core.remedies import CallEdit, Omission
@@ -38,25 +39,13 @@ USES: Mapping[str, tuple[str, Collection[str]]] = {
 """Name of an option -> what it is for, in words and as kinds of data."""
 
 
-def check_values(
-    batch_size: object,
-    samples: object,
-    max_length: object,
-    stride: object,
-    unreadable: object,
-    labels: object,
-) -> None:
-    """Check the numbers of `load_data`, and that `labels` is a name.
+def check_values(batch_size: object, labels: object) -> None:
+    """Check the number of samples of a batch, and that `labels` is a name.
 
     Raises:
-        OptionError: a number is out of its range. DataError: the labels are no name.
+        OptionError: the number is out of its range. DataError: the labels are no name.
     """
-    count = Range(low=1, whole=True)
-    count.check("batch_size", batch_size)
-    optional = {"samples": samples, "max_length": max_length, "stride": stride}
-    for name, value in optional.items():
-        count.check(name, value, optional=True)
-    Range(low=0, high=1).check("unreadable", unreadable)
+    Range(low=1, whole=True).check("batch_size", batch_size)
     if not isinstance(labels, str | None):
         raise DataError(
             f"labels is a {type(labels).__name__}",
@@ -83,19 +72,20 @@ class UnusedOptionError(DataError):
         self.option = option
 
 
-def check_used(source: str | Path, kinds: Collection[str], chosen: Mapping[str, object]) -> None:
+def check_used(source: str | Path, kinds: Collection[str], options: DataOptions) -> None:
     """Check that data uses the options that a user chose.
 
     Args:
         source: the data, for the message.
         kinds: all that fit the data: keys of `HAS`, COLUMNS for a table and NAMES for labels that
             are names.
-        chosen: name of an option -> its value; None, False and 0 count as not chosen.
+        options: what the user chose.
 
     Raises:
         UnusedOptionError: an option does nothing.
     """
-    unused = (o for o, value in chosen.items() if value and not set(kinds) & set(USES[o][1]))
+    chosen = [name for name in options.chosen().values() if name in USES]
+    unused = (name for name in chosen if not set(kinds) & set(USES[name][1]))
     if (option := next(unused, None)) is not None:
         has = next((text for kind, text in HAS.items() if kind in kinds), "has none")
         if option == "classes" and not {BATCHES, ARRAYS} & set(kinds):
@@ -103,7 +93,7 @@ def check_used(source: str | Path, kinds: Collection[str], chosen: Mapping[str, 
         if option == "column" and not {BATCHES, ARRAYS} & set(kinds):
             has = "has no columns"
         raise UnusedOptionError(source, option, has)
-    if chosen.get("transform") and chosen.get("processor"):
+    if "transform" in chosen and "processor" in chosen:
         raise DataError(
             f"{argument('--transform')} prepares what {source} has, and "
             f"{argument('--processor')} would do nothing",

@@ -24,6 +24,7 @@ from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
 _CONFIG, _JS_CONFIG, _MODULES = "config.json", "transformers.js_config", "modules.json"
+_QUANTIZATION = "quantization_config"
 _COPIED = (
     _CONFIG,
     "generation_config.json",
@@ -93,11 +94,22 @@ def write_companions(
     for original in sorted(copies):
         name = original.relative_to(source)
         data = original.read_bytes()
-        if name.name == _CONFIG and len(name.parts) == 1 and JS in consumers:
-            data = _as_json(json.loads(data) | {_JS_CONFIG: js_devices.config(files or {})})
+        if name.name == _CONFIG and len(name.parts) == 1:
+            data = _config_of_files(
+                data, {_JS_CONFIG: js_devices.config(files or {})} if JS in consumers else {}
+            )
         if not _write(folder / name, data):
             kept.append(folder / name)
     return kept
+
+
+def _config_of_files(data: bytes, entries: Mapping[str, Any]) -> bytes:
+    """Return a config.json with more entries, and without that of the source's own codes."""
+    config = json.loads(data)
+    if not entries and _QUANTIZATION not in config:
+        return data
+    config.pop(_QUANTIZATION, None)
+    return _as_json(config | entries)
 
 
 def write_record(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:

@@ -17,22 +17,18 @@ _CONFIGS = ("quantize_config.json", "quant_config.json")
 """What AutoGPTQ and AutoAWQ wrote before config.json had a `quantization_config`."""
 _DEQUANTIZED = ("fp8", "mxfp4")
 """Methods whose weights transformers makes float on a CPU; for fp8 with the package accelerate."""
+CODED = ("gptq", "awq", "compressed-tensors")
+"""Methods whose codes become those of a file."""
 _PACKED = (".qweight", ".weight_packed", ".W_q")
 """How names of packed codes end: of GPTQ and AWQ, of compressed-tensors, of HQQ."""
-_METHODS = {
-    "gptq": "GPTQ",
-    "awq": "AWQ",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors (llm-compressor)",
-}
 
 
 def check_float_weights(path: Path) -> None:
-    """Refuse a file or folder whose weights are no float model that transformers loads by itself.
+    """Refuse a file or folder whose weights are neither float nor codes of a known method.
 
     Raises:
-        CaptureError: it is a GGUF file, or has an adapter or quantized weights; the message says
-            which, and what to give.
+        CaptureError: it is a GGUF file, or has an adapter or other quantized weights; the message
+            says which, and what to give.
     """
     if path.suffix.lower() == GGUF and is_file(path):
         raise _gguf(path)
@@ -42,9 +38,9 @@ def check_float_weights(path: Path) -> None:
         raise _adapter(path, _read(path / _ADAPTER))
     config = _read(path / "config.json")
     method = _method(path, config)
-    if method is not None and dequantized(config) is None:
+    if method is not None and method not in (*CODED, *_DEQUANTIZED):
         raise CaptureError(
-            f"{path} holds weights that are quantized already, by {_METHODS.get(method, method)}, "
+            f"{path} holds weights that are quantized already, by {method}, "
             "and qtool quantizes float models",
             OtherFile("give the folder of the model that they were made from"),
         )
@@ -105,14 +101,35 @@ def _adapter(folder: Path, config: Mapping[str, Any]) -> CaptureError:
 
 def _method(folder: Path, config: Mapping[str, Any]) -> str | None:
     """Return the method of quantized weights; None for float ones."""
+    described = _quantization(folder, config)
+    if described is None:
+        return None
+    known = (("load_in_4bit", "bitsandbytes"), ("load_in_8bit", "bitsandbytes"), ("w_bit", "awq"))
+    guess = next((method for key, method in (*known, ("bits", "gptq")) if described.get(key)), None)
+    return str(described.get("quant_method") or guess or "a tool")
+
+
+def _quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the description of quantized weights; None for float ones."""
     described = config.get("quantization_config")
     if isinstance(described, dict):
-        bits = [b for b in ("load_in_4bit", "load_in_8bit") if described.get(b)]
-        return str(described.get("quant_method") or ("bitsandbytes" if bits else "a tool"))
-    old = next((c for c in map(_read, (folder / n for n in _CONFIGS)) if _bits(c)), None)
-    if old is None:
-        return None
-    return str(old.get("quant_method") or ("gptq" if "bits" in old else "awq"))
+        return described
+    return next((c for c in map(_read, (folder / n for n in _CONFIGS)) if _bits(c)), None)
+
+
+def coded(folder: Path, config: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+    """Return the description of weights whose codes become those of a file; None for others.
+
+    Args:
+        folder: the model's folder.
+        config: its config.json; None: read it.
+    """
+    config = _read(folder / "config.json") if config is None else config
+    method = _method(folder, config)
+    described = _quantization(folder, config)
+    return (
+        None if method not in CODED or described is None else {**described, "quant_method": method}
+    )
 
 
 def dequantized(config: Mapping[str, Any]) -> str | None:

@@ -21,10 +21,14 @@ from torch.overrides import TorchFunctionMode
 
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import CallEdit, OtherFile
+from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
-from qtool.frontends.huggingface.foreign_weights import check_float_weights, missing_weights
+from qtool.frontends.huggingface.foreign_weights import (
+    check_float_weights,
+    coded,
+    missing_weights,
+)
 from qtool.frontends.huggingface.model_folder import (
     EXPERTS,
     WITH_PAST,
@@ -82,6 +86,11 @@ def load_without_weights(
     """
     check_float_weights(path)
     config = read_config(path)
+    if coded(path, config) is not None:
+        raise CaptureError(
+            f"{path} holds codes of a quantized checkpoint, which are not converted block by block",
+            Argument("--memory", text="raise {}"),
+        )
     try:
         with silence_logging(), init_empty_weights():
             model = _build(path, config, task)
@@ -145,17 +154,28 @@ def trial_weights(model: DecoderWithCache) -> Iterator[None]:
 
 
 def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
+    """Return the model as it is quantized."""
+    if part_for_task(task) is not None:
+        raise CaptureError(
+            f"block-wise quantization loads no part of an encoder-decoder ('{task}')",
+            Argument("--memory", text="raise {}"),
+        )
+    model = disable_cache(build_model(path, config, task))
+    return DecoderWithCache(model) if task == WITH_PAST else model
+
+
+def build_model(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
+    """Build the model of a folder as its library does; weights are as initialized.
+
+    Raises:
+        CaptureError: as for `model_class`, or its package is missing.
+    """
     if "architecture" in config and "model_type" not in config:
         timm = require("timm", f"the model in {path}", CaptureError)
         name, options = timm_arguments(timm, path, config)
         timm_model: nn.Module = timm.create_model(name, pretrained=False, **options)
         return timm_model
     library = require("transformers", f"the model in {path}", CaptureError)
-    if part_for_task(task) is not None:
-        raise CaptureError(
-            f"block-wise quantization loads no part of an encoder-decoder ('{task}')",
-            CallEdit("use `qtool quantize` for it"),
-        )
     loader = model_class(library, path, config, task)
     hf_config = library.AutoConfig.from_pretrained(
         path, local_files_only=True, trust_remote_code=False
@@ -171,10 +191,9 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
         poolers = [name for name in model.state_dict() if "pooler" in name.split(".")]
         if bare := no_pooler_options(type(model), poolers):
             model = make(**bare)
-    model = disable_cache(model)
     if (kind := experts_options(config).get(EXPERTS)) and hasattr(model, f"set_{EXPERTS}"):
         getattr(model, f"set_{EXPERTS}")(kind)
-    return DecoderWithCache(model) if task == WITH_PAST else model
+    return model
 
 
 def expand_meta_parameters(model: nn.Module) -> nn.Module:

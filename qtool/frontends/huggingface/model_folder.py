@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from qtool.core import plugins
 from qtool.core.downloads import check_download, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
@@ -24,7 +25,7 @@ from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import CallEdit, Omission, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
-from qtool.frontends.huggingface.foreign_weights import dequantized, missing_weights
+from qtool.frontends.huggingface.foreign_weights import coded, dequantized, missing_weights
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
@@ -165,6 +166,20 @@ def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[st
 
 
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
+    if (codes := coded(path, config)) is not None:
+        with silence_logging(*_SILENT):
+            model = plugins.function("load_checkpoint")(path, config, codes, task)
+    else:
+        model = _with_float_weights(path, config, task)
+    loaded: nn.Module = disable_cache(model).float()
+    if (part := part_for_task(task)) is not None:
+        return part(loaded)
+    if task == WITH_PAST:
+        return DecoderWithCache(loaded)
+    return EncoderDecoder(loaded) if task in BOTH_PARTS else loaded
+
+
+def _with_float_weights(path: Path, config: Mapping[str, Any], task: str | None) -> Any:
     library = require("transformers", f"the model in {path}", CaptureError)
     loader = model_class(library, path, config, task)
     options: dict[str, Any] = {"use_safetensors": True, **_options(loader)}
@@ -180,12 +195,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     check_unused_weights(model, loading["unexpected_keys"], path)
     if stored := dequantized(config):
         log_note(f"the weights of {path} are stored in {stored}; its rounding is part of the model")
-    loaded: nn.Module = disable_cache(model).float()
-    if (part := part_for_task(task)) is not None:
-        return part(loaded)
-    if task == WITH_PAST:
-        return DecoderWithCache(loaded)
-    return EncoderDecoder(loaded) if task in BOTH_PARTS else loaded
+    return model
 
 
 def experts_options(config: Mapping[str, Any]) -> Mapping[str, str]:

@@ -42,6 +42,7 @@ from qtool.frontends.torch.export_errors import eager_problem, explain_export_er
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
+from qtool.frontends.torch.open_lengths import open_lengths
 from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
@@ -101,6 +102,7 @@ def _export(
             silence_logging(),
             _no_transformer_fast_path(),
             fast_shapes(),
+            open_lengths(model),
             defer_signals(),
         ):
             program = torch.export.export(

@@ -58,7 +58,7 @@ SLOW_LAYERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What happens to layers that are better in float: convolutions that are slower in integers by the
-target's table of costs, and the sources of most of a large error (step `sensitive-layers`)."""
+target's table of costs, and the sources of most of the error (step `sensitive-layers`)."""
 
 DEFAULT_ACCURACY = "balanced"
 """The accuracy where neither the recipe nor the caller sets one."""

@@ -3,7 +3,13 @@
 from qtool.core import plugins
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.on_use import load
-from qtool.core.option_names import C_SOURCE, TFLITE_SUFFIX, unknown_name
+from qtool.core.option_names import (
+    C_SOURCE,
+    NATIVE,
+    TARGET_MACHINES,
+    TFLITE_SUFFIX,
+    unknown_name,
+)
 from qtool.core.option_names import TARGETS as NAMES
 from qtool.core.remedies import Argument, CallEdit
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
@@ -60,6 +66,9 @@ def register(new: Target) -> None:
             f"target '{new.name}' is registered already", CallEdit("choose another name")
         )
     TARGETS[new.name] = new
+    here = tuple(sorted(new.machines)) if new.runtime == NATIVE else None
+    if here != ():
+        TARGET_MACHINES[new.name] = here
 
 
 def check_format(name: str, file_format: str) -> None:

@@ -146,11 +146,11 @@ class Target:
             (calibration/portable_scales.py).
         machines: profiles of the CPUs on which a file can be verified; empty: all.
         profile: the numerics profile whose codes the target computes; None where there is none.
-        runtime: the name of the runtime (see backends/table.py) that verification runs on
+        runtime: the name of the runtime (see backends/formats.py) that verification runs on
             this machine; None where it runs elsewhere and the file is run as written.
         costs: the times of operators by which a plan leaves convolutions in float; None: it leaves
             none for speed.
-        timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
+        timed_in: name of the other runtime (backends/formats.py) whose speed counts; "" for
             that of the file's format.
         transformers: mode of transformers, if none is chosen.
         browser: the provider of browsers that a file is run on when it is written, "wasm" or

@@ -170,6 +170,7 @@ ONNXRUNTIME = Target(
         "merge_groups",
         "pad_channels",
         "rotary",
+        "stacked_weights",
     ),
     file=FileForm(
         formats=("qdq", "qoperator"),

@@ -76,7 +76,7 @@ OPENVINO = Target(
         "softmax": "left in float, as the runtime does",
     },
     input_block=input_blocks.openvino,
-    rewrites=("batch_norm_as_conv", "hold_bias"),
+    rewrites=("batch_norm_as_conv", "hold_bias", "stacked_weights"),
     saturation_limit=saturation_limit(UINT8),
     runtime="openvino",
 )

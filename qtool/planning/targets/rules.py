@@ -35,7 +35,7 @@ def weight_operand_refusal(node: fx.Node) -> str | None:
     """Return why a product with an operand made of stored weights is not a layer, or None."""
     operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
     if any(a.op == "get_attr" for a in operands):
-        return "it has several weight matrices, and qtool quantizes layers of one"
+        return "it has several weight matrices, which are small, shared or more than 64"
     if any(map(_depends_on_weights_only, operands)):
         return "its weights are selected at run time; integer kernels need constants"
     return None

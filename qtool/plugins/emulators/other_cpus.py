@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.formats import check_quantized, open_model
 from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.backends.open_files import check_quantized, open_model
 from qtool.core.errors import FileError
 from qtool.core.file_forms import is_tflite
 from qtool.core.path_arguments import accepts_paths

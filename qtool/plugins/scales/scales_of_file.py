@@ -13,6 +13,7 @@ from qtool import observers
 from qtool.algorithms.pipeline import SOLVE
 from qtool.algorithms.registry import STEPS, select_steps
 from qtool.calibration.calibration import Calibration
+from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.errors import CalibrationError, OptionError
 from qtool.core.graph import FloatGraph
@@ -21,7 +22,7 @@ from qtool.core.random_inputs import random_inputs
 from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import group_names
 from qtool.core.types import Observed, ObserverSpec
-from qtool.frontends.captured_model import Captured, DynamicSizes, capture_model
+from qtool.frontends.captured_model import Captured, capture_model
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qtool.backends.table import open_file
+from qtool.backends.formats import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.store import Store

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.backends.session import Session
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G

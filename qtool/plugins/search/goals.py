@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from qtool.core.formats import quantity
-from qtool.core.limits import Range, check_fields
+from qtool.core.search_options import SearchGoals
 from qtool.core.sqnr import NO_SIGNAL_DB
-from qtool.metrics.interval import CONFIDENCE
 from qtool.metrics.metric import check_drop, default_drop
 from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.choices import FLOAT
@@ -20,45 +19,9 @@ TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the 
 MOST_MORE = 100  # times as many samples, that are named as enough
 SMALLER = 0.9  # of the float file's size, from which a file that is not faster is of use
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
-RANGES = {
-    "max_drop": Range(),  # negative: the metric has to gain
-    "min_sqnr": Range(),
-    "min_speedup": Range(low=0, low_open=True),
-    "max_size": Range(low=1),
-    "confidence": Range(low=0, high=1, high_open=True),
-}
 
 
-@dataclass(frozen=True)
-class TuneGoals:
-    """Goals of a search. Of the files that meet them, the fastest (or smallest) is delivered.
-
-    Without max_drop and min_sqnr, a metric that is a share may lose one point, any other 1 % of the
-    float model's value.
-
-    Attributes:
-        max_drop: largest loss of the metric, in its unit (0.01 of top-1 is one point). For
-            per-sample means, the upper confidence bound of the loss is compared.
-        min_sqnr: least output SQNR in dB.
-        min_speedup: least speed-up over the float model.
-        max_size: largest file size in bytes.
-        smallest: deliver the smallest file that meets the goals, not the fastest.
-        confidence: confidence of the interval of the loss, 0 to 1.
-
-    Raises:
-        OptionError: a goal is NaN, infinite or out of its range.
-    """
-
-    max_drop: float | None = None
-    min_sqnr: float | None = None
-    min_speedup: float | None = None
-    max_size: int | None = None
-    smallest: bool = False
-    confidence: float = CONFIDENCE
-
-    def __post_init__(self) -> None:
-        check_fields(self, RANGES)
-
+class TuneGoals(SearchGoals):  # its docstring, too
     def drop_limit(self, score: Score) -> float | None:
         """Return the largest loss of the metric of a score; None if there is no such goal.
 
@@ -211,35 +174,3 @@ def _enough_samples(score: Score, limit: float) -> int:
 def _unit(score: Score) -> tuple[float, str]:
     """Return the factor and the unit of a loss of a metric, for a user."""
     return (100.0, " points") if score.percent else (1.0, "")
-
-
-_RANGES = {
-    "evaluations": Range(low=1, whole=True),
-    "budget": Range(low=0),
-    "timing": Range(low=0),
-}
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What a search may choose, and how long it takes.
-
-    Attributes:
-        choices: keys of `CHOICES`: the precisions of a layer; float is always allowed.
-        groups: globs; layers that match the same glob get the same precision.
-        evaluations: maximum number of evaluated files.
-        budget: seconds; None: no limit.
-        timing: seconds to time each file.
-
-    Raises:
-        OptionError: a number is NaN, infinite or out of its range.
-    """
-
-    choices: tuple[str, ...] = ("static", "dynamic", "int8-weights")
-    groups: tuple[str, ...] = ()
-    evaluations: int = 20
-    budget: float | None = None
-    timing: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, _RANGES)

@@ -20,6 +20,7 @@ import numpy as np
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
+from qtool.core.search_options import SearchOptions
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.metrics.ranks import correlation
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe
@@ -28,7 +29,7 @@ from qtool.plugins.search.archive import Archive, Trial, recipe_key
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.plugins.search.choices import Config, SearchSpace, observers_of, search_space
 from qtool.plugins.search.cost_model import CostModel, fit_scales
-from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.measured_model import measure_model, named_steps
 from qtool.plugins.search.next_candidate import Observation, next_candidate, quantize_more

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,19 +17,21 @@ from qtool.api.captured_source import by_input_name, data_module
 from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.open_files import runtime_title
-from qtool.backends.table import format_of, open_file, own_format
+from qtool.backends.formats import format_of, open_file, own_format, runtime_title
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.array_batches import whole_arrays
 from qtool.core.atomic import scratch_folder
+from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
+from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
+from qtool.core.search_options import SearchOptions
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
@@ -40,13 +42,7 @@ from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
-from qtool.frontends.captured_model import (
-    DEFAULT_OBSERVER,
-    Captured,
-    DynamicSizes,
-    Model,
-    capture_model,
-)
+from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
@@ -59,16 +55,20 @@ from qtool.plugins.search.choices import search_space
 from qtool.plugins.search.cost_model import extra_points
 from qtool.plugins.search.explain import Explainer
 from qtool.plugins.search.explanation import Explanation
-from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.search_loop import Search
 from qtool.plugins.search.tune_result import TuneResult
 from qtool.plugins.search.tuned_model import TunedModel, tuned_model
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 
 
 @accepts_paths("archive")
+@keywords_of(QuantizeOptions, "mode", "measure")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -80,15 +80,11 @@ def tune(
     function: Callable[[Any], Any] | None = None,
     where: str = "the evaluation function",
     lower_is_better: Sequence[str] = (),
-    target: str = targets.DEFAULT,
-    observer: str = DEFAULT_OBSERVER,
-    recipe: Any = None,
     accuracy: Sequence[str] = ("fast", "balanced"),
-    recover: Iterable[str] | None = None,
-    dynamic: DynamicSizes | None = None,
     archive: str | Path | None = None,
     format: str | None = None,  # noqa: A002  # the usual name
     progress: Progress = no_progress,
+    **keywords: Unpack[TuneKeywords],
 ) -> TunedModel:
     """Find the fastest (or smallest) quantized model within an accuracy budget.
 
@@ -107,16 +103,13 @@ def tune(
         options: the precisions to choose from, and the limits of the search.
         function, where, lower_is_better: your own metric, see `ReportOptions`; the first metric
             that it returns is the one of the goals.
-        target, observer: as for `quantize`.
-        recipe: fixes the layers that its rules select; the others are chosen.
         accuracy: the recovery levels to choose from.
-        recover: exactly these recovery steps, by name, in place of levels.
-        dynamic: see `capture_model`.
         archive: folder that stores all measurements, so that the same search resumes from it.
             Measurements of another model or other data are refused.
         format: format of the files that are tried, as "qdq" or "tflite"; by default that of the
             target.
         progress: wraps the batches of the calibration, for a progress bar.
+        keywords: as for `quantize`; recipe and ignore fix layers, recover replaces the levels.
 
     Raises:
         DataError: no data, or unusable data, labels or evaluation function.
@@ -126,6 +119,8 @@ def tune(
     """
     started = time.monotonic()
     current().continue_on_rank_zero()
+    how = QuantizeOptions(**keywords)
+    target, observer = how.target or targets.DEFAULT, how.observer
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
     records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
@@ -145,9 +140,9 @@ def tune(
     if first is None:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
     with columns_in_errors(data, model, first):
-        captured = capture_model(model, first, dynamic)
+        captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
-    recipes = _recipes(recipe, accuracy, recover, options.choices)
+    recipes = _recipes(how, accuracy, options.choices)
     identity = {
         "model": captured.fingerprint,
         "calibration data": data_digest(data),
@@ -301,7 +296,7 @@ def _tried_format(target: str, wanted: str | None) -> str:
     Raises:
         ExportError: the target does not have the format.
     """
-    kind = wanted or own_format(target)
+    kind = wanted or own_format(targets.target(target))
     check_format(target, kind)
     return kind
 
@@ -312,20 +307,17 @@ def _reiterable(data: Iterable[Any]) -> Any:
     return list(data) if iter(data) is data else data
 
 
-def _recipes(
-    recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None, choices: Sequence[str]
-) -> list[Recipe]:
+def _recipes(how: QuantizeOptions, accuracy: Sequence[str], choices: Sequence[str]) -> list[Recipe]:
     """Return a recipe for each accuracy level, the lowest first.
 
-    The mode of a recipe is a choice of every layer: where the default is no choice, it is the mode
-    of the first one that has a mode.
+    Its mode is a choice of every layer: where the default is none, the first one that is a mode.
     """
-    base = recipe = Recipe.of(recipe)
+    recipe = Recipe.of(how.recipe, ignore=how.ignore)
     modes = [name for name, scheme in MODES.items() if scheme in choices]
-    mode = modes[0] if modes and base.mode == next(iter(MODES)) else None
-    if recover is not None:
-        return [Recipe.of(recipe, mode, None, list(recover))]
-    if base.recover is not None or base.accuracy != DEFAULT_ACCURACY:
+    mode = modes[0] if modes and recipe.mode == next(iter(MODES)) else None
+    if how.recover is not None:
+        return [Recipe.of(recipe, mode, None, list(how.recover))]
+    if recipe.recover is not None or recipe.accuracy != DEFAULT_ACCURACY:
         return [Recipe.of(recipe, mode)]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
     return [Recipe.of(recipe, mode, level) for level in levels]

@@ -11,7 +11,6 @@ PLUGIN = Plugin(
         "tflite-micro": f"{_HERE}.targets:TFLITE_MICRO",
     },
     formats={"tflite": f"{_HERE}.format:FORMAT"},
-    readable_formats={"tflite": f"{_HERE}.readable_format:READABLE"},
     profiles={
         "tflite": f"{_HERE}.profiles:REFERENCE",
         "tflite-2": f"{_HERE}.profiles:REFERENCE_2",

@@ -7,15 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from qtool.backends.model_file import AcceleratorFacts, Deployment
 from qtool.backends.onnx.self_test_format import KEY
-from qtool.backends.readable_file import AcceleratorFacts, Deployment
 from qtool.core.atomic import scratch_folder
-from qtool.core.errors import VerificationError
+from qtool.core.errors import PlanError, VerificationError
+from qtool.core.remedies import Argument
 from qtool.core.versions import version_of
-from qtool.plugins.tflite import tflm
+from qtool.plugins.tflite import litert, tflm
 from qtool.plugins.tflite.conversion_record import ENTRY, SOURCE
 from qtool.plugins.tflite.litert_file import LitertFile
+
+if TYPE_CHECKING:
+    from qtool.planning.targets import Target
 
 TARGET = "tflite-micro"
 """The name of the target."""
@@ -27,6 +32,21 @@ _ACCELERATORS = ("ethos-u55-128", "ethos-u85-256")
 _TIMEOUT = 300  # seconds
 _OPERATORS = re.compile(r"^(CPU|NPU) operators = (\d+)", re.MULTILINE)
 _START = "from ethosu.vela.vela import main; main()"
+
+
+def check_measurable(target: Target) -> None:
+    """Check that LiteRT can time files of a target on this machine.
+
+    Raises:
+        PlanError: they are for microcontrollers.
+        InstallError: LiteRT is not installed.
+    """
+    if target.name == TARGET:
+        raise PlanError(
+            "a search measures time, and a microcontroller has another than this machine",
+            Argument("--target", "tflite", "use {}"),
+        )
+    litert.require()
 
 
 def flash_bytes(file: LitertFile) -> int:

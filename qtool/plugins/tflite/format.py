@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from qtool.backends.model_file import FileFormat
+from qtool.core.file_forms import is_tflite
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import C_SOURCE, TFLITE_SUFFIX
-from qtool.plugins.tflite.readable_format import READABLE
 
 _HERE = "qtool.plugins.tflite"
 
 FORMAT = FileFormat(
     (TFLITE_SUFFIX[1:], C_SOURCE),
-    READABLE.suffix,
-    READABLE.fits,
+    TFLITE_SUFFIX,
+    is_tflite,
     OnUse(f"{_HERE}.model_file:TfliteModelFile"),
-    READABLE.session,
+    OnUse(f"{_HERE}.session:LitertSession"),
     OnUse(f"{_HERE}.export:write_float"),
     OnUse(f"{_HERE}.planned_export:TfliteExport"),
-    OnUse(f"{_HERE}.model_file:check_measurable"),
-    runtime=READABLE.runtime,
+    OnUse(f"{_HERE}.deployment:check_measurable"),
+    runtime=OnUse(f"{_HERE}.litert:title"),
     check_graph=OnUse(f"{_HERE}.export:check_writable"),
 )

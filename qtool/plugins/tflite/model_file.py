@@ -1,151 +1,178 @@
-"""A TFLite file, run by LiteRT: its checks and its float model."""
+"""A TFLite file, read and run by LiteRT: facts, and a description in a few lines."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from qtool.backends.subprocess_runner import TimeLimitError
-from qtool.core.errors import KernelError, PlanError, VerificationError
-from qtool.core.remedies import Argument
+from qtool.backends.model_file import Conversion, Deployment, NodeKernel, TensorParameters
+from qtool.core.errors import VerificationError
+from qtool.core.on_use import OnUse
+from qtool.core.option_names import TFLITE_SUFFIX
+from qtool.core.output_evidence import Evidence, Operator, output_evidence, reads_images
 from qtool.core.types import Array, Progress
-from qtool.planning.targets import Target
 from qtool.plugins.tflite import deployment, litert
-from qtool.plugins.tflite.conversion_record import LAYOUT, METADATA, read_metadata
-from qtool.plugins.tflite.export.convert import without_unused
-from qtool.plugins.tflite.file import Model, Operator, Tensor, save
-from qtool.plugins.tflite.file.codes import is_codes
-from qtool.plugins.tflite.readable import ReadableTflite
-from qtool.plugins.tflite.tflite_file import TfliteFile
-from qtool.plugins.tflite.verification import (
-    compare_delegate_codes,
-    compare_litert_codes,
-)
-from qtool.verification import Exactness, FileCheck
+from qtool.plugins.tflite.coverage import tflite_coverage
+from qtool.plugins.tflite.file.codes import tensor_names
+from qtool.plugins.tflite.litert_file import LitertFile, Port
+from qtool.plugins.tflite.self_test import check_self_test, read_self_test
+from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck
 
-_BORDERS = ("QUANTIZE", "DEQUANTIZE")
-_PART = re.compile(r"\.part\d+$")
-"""End of the name of a part of a result, see `export.linear`."""
+_HERE = "qtool.plugins.tflite"
+_VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification.file_check:verify")
+_COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification.file_check:compare_codes")
+_WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
 
 
-class TfliteModelFile(ReadableTflite):
+class TfliteModelFile:
     """See `ModelFile`.
 
     Raises:
         FileError: not a TFLite file.
     """
 
-    file: TfliteFile
+    suffix = TFLITE_SUFFIX
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, TfliteFile(path)
+        self.path = path
+        self.file = LitertFile(path)
+
+    @property
+    def parts(self) -> list[Path]:
+        return [self.path]
+
+    @property
+    def is_quantized(self) -> bool:
+        return any(t.quantization is not None for t in self.file.model.tensors)
+
+    @property
+    def maker(self) -> str:
+        version = self.file.metadata.get("version")
+        return f"qtool {version}" if version else self.file.model.description or "unknown"
+
+    @property
+    def target(self) -> str | None:
+        name = self.file.metadata.get("target")
+        return name if isinstance(name, str) else None
+
+    @property
+    def runs_here(self) -> bool:
+        return self.target != deployment.TARGET
+
+    @property
+    def takes_one_sample(self) -> bool:
+        return self.file.is_fixed
+
+    def input_ranges(self) -> Mapping[str, tuple[float, float]]:
+        return self.file.input_ranges()
+
+    def known_sizes(self) -> Mapping[str, int]:
+        return {}
+
+    def conversion(self) -> Conversion | None:
+        record = self.file.record
+        return None if record is None else Conversion(record.info, record)
+
+    def parameters(self) -> list[TensorParameters]:
+        rows, names = [], tensor_names(self.file.model)
+        for name, tensor in zip(names, self.file.model.tensors, strict=True):
+            q = tensor.quantization
+            if q is not None:
+                scales, zeros = map(float, q.scale), map(int, q.zero_point)
+                rows.append(TensorParameters(name, tensor.type, tuple(scales), tuple(zeros)))
+        return rows
+
+    def constants(self) -> Iterator[Array]:
+        return (t.data for t in self.file.model.tensors if t.data is not None)
+
+    def self_test(self) -> str:
+        try:
+            test = read_self_test(self.file)
+        except VerificationError as error:
+            return str(error)
+        return "no self-test in this file" if test is None else str(test)
+
+    def notes(self) -> str:
+        return f"{describe_file(self.file)}\n{self.self_test()}"
+
+    def coverage(self) -> Coverage:
+        return tflite_coverage(self.file)
+
+    def output_evidence(self) -> dict[str, Evidence]:
+        model = self.file.model
+        names = tensor_names(model)
+        operators = (
+            Operator(
+                each.name,
+                " ".join(names[i] for i in (*each.outputs[:1], *each.inputs) if i >= 0),
+                list(map(str, each.inputs)),
+                list(map(str, each.outputs)),
+            )
+            for each in model.operators
+        )
+        known = output_evidence(
+            operators,
+            list(map(str, model.inputs)),
+            list(map(str, model.outputs)),
+            Evidence(reads_images=reads_images(p.shape for p in self.file.inputs)),
+        )
+        ports = zip(self.file.outputs, model.outputs, strict=True)
+        return {port.name: known[str(i)] for port, i in ports}
+
+    def node_names(self) -> list[str]:
+        outputs = (o for op in self.file.model.operators for o in op.outputs)
+        return [self.file.layers[i] for i in (*self.file.model.inputs, *outputs)]
+
+    def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
+        """Time each operator alone: LiteRT's Python package has no profile."""
+        kernels: dict[str, dict[str, None]] = {}
+        spent: dict[str, float] = {}
+        for op, microseconds in self.file.time_operators(inputs, threads, runs):
+            name = self.file.layers[op.outputs[0]]
+            kernels.setdefault(name, {})[op.name] = None
+            spent[name] = spent.get(name, 0.0) + microseconds
+        return {name: NodeKernel(" + ".join(kernels[name]), spent[name]) for name in kernels}
+
+    def deployment(self) -> Deployment | None:
+        return deployment.measure_deployment(self.file)
+
+    def check_self_test(self) -> SelfCheck:
+        litert.require()
+        return check_self_test(self.file)
 
     def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
-        """Compare the integer engine with LiteRT's reference kernels, and with its delegate."""
-        self_test = self.check_self_test()
-        if self_test.unmodified is False:  # LiteRT crashes or hangs on some damaged files
-            why = "the file was modified"
-            return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=why)
-        inputs = list(batches)
-        reference = compare_litert_codes(self.file, progress(inputs))
-        try:
-            delegate = compare_delegate_codes(self.file, inputs)
-        except TimeLimitError:
-            raise
-        except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
-            delegate = None
-        return FileCheck(**vars(reference), self_test=self_test, delegate=delegate)
+        return _VERIFY(self, batches, progress)
 
     def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
-        return compare_litert_codes(self.file, batches)
+        return _COMPARE(self.path, batches)
 
     def write_float(self, path: Path) -> Path:
-        path = path.with_suffix(self.suffix)
-        save(without_quantization(self.file.model), path)
-        return path
+        return _WRITE_FLOAT(self.file, path.with_suffix(self.suffix))
 
 
-def check_measurable(target: Target) -> None:
-    """Check that LiteRT can time files of a target on this machine.
-
-    Raises:
-        PlanError: they are for microcontrollers.
-        InstallError: LiteRT is not installed.
-    """
-    if target.name == deployment.TARGET:
-        raise PlanError(
-            "a search measures time, and a microcontroller has another than this machine",
-            Argument("--target", "tflite", "use {}"),
-        )
-    litert.require()
+def describe_file(file: LitertFile) -> str:
+    """Return origin, interface and memory of a file, and where Ethos-U runs it."""
+    return "\n".join([_origin(file), *_interface(file), *deployment.describe_placement(file)])
 
 
-def without_quantization(model: Model) -> Model:
-    """Return a model whose codes are floats, of its rounded weights.
-
-    Replaces the float model if only the quantized file is available.
-
-    Raises:
-        VerificationError: the model has no quantized tensor.
-    """
-    if not any(t.quantization is not None for t in model.tensors):
-        raise VerificationError(
-            "the file has no quantized tensor",
-            Argument("--model", text="pass its float model with {}"),
-        )
-    tensors = list(map(_real, model.tensors))
-    same: dict[int, int] = {}
-    operators, layers = list[Operator](), dict[int, tuple[int, ...]]()
-    for op in model.operators:
-        inputs = tuple(same.get(i, i) for i in op.inputs)
-        if op.name == "FULLY_CONNECTED" and _PART.search(model.tensors[op.outputs[0]].name):
-            layers[op.outputs[0]] = inputs[:2]
-        if (
-            op.name == "ADD"
-            and layers.get(inputs[0])
-            and layers[inputs[0]] == layers.get(inputs[1])
-        ):
-            same[op.outputs[0]] = inputs[0]  # without codes each part is the whole result
-        elif op.name in _BORDERS and op.outputs[0] not in model.outputs:
-            same[op.outputs[0]] = inputs[0]
-        elif op.name in _BORDERS:  # an output keeps its tensor
-            operators.append(_copy(model, tensors, inputs[0], op.outputs[0]))
-        else:
-            operators.append(replace(op, inputs=inputs))
-    layout = {k: v for k, v in read_metadata(model).items() if k == LAYOUT}
-    changed = replace(
-        model,
-        tensors=tuple(tensors),
-        operators=tuple(operators),
-        metadata={METADATA: json.dumps(layout).encode()},
-    )
-    return without_unused(changed)
+def _origin(file: LitertFile) -> str:
+    known = {k: file.metadata.get(k) for k in ("version", "target", "plan")}
+    if not all(isinstance(v, str) for v in known.values()):
+        return "written by another tool than qtool"
+    return f"written by qtool {known['version']} for {known['target']}, plan {known['plan']}"
 
 
-def _copy(model: Model, tensors: list[Tensor], source: int, output: int) -> Operator:
-    """Return a RESHAPE to the same sizes."""
-    tensor = model.tensors[output]
-    sizes = np.array(tensor.signature or tensor.shape, np.int32)
-    tensors.append(Tensor(f"{tensor.name}.sizes", "int32", sizes.shape, data=sizes))
-    return Operator("RESHAPE", (source, len(tensors) - 1), (output,), {"new_shape": sizes})
+def _interface(file: LitertFile) -> list[str]:
+    lines = [f"input {_port(p)}" for p in file.inputs]
+    return [*lines, *(f"output {_port(p)}" for p in file.outputs)]
 
 
-def _real(tensor: Tensor) -> Tensor:
-    """Return a tensor in float, a constant dequantized."""
-    q = tensor.quantization
-    if q is None or not (is_codes(tensor) or tensor.type == "int32"):
-        return tensor
-    if tensor.data is None:
-        return replace(tensor, type="float32", quantization=None)
-    shape = [1] * tensor.data.ndim
-    if len(q.scale) > 1:
-        shape[q.axis] = len(q.scale)
-    scale = q.scale.reshape(shape if len(q.scale) > 1 else -1)
-    zero = q.zero_point.reshape(shape if len(q.zero_point) > 1 else -1)
-    real = (tensor.data.astype(np.float64) - zero) * scale
-    return replace(tensor, type="float32", data=real.astype(np.float32), quantization=None)
+def _port(port: Port) -> str:
+    sizes = [port.shape[i] for i in port.order]
+    shape = ", ".join("batch" if s < 0 else str(s) for s in sizes)
+    last = ", channels last" if port.order == (0, 2, 3, 1) else ""
+    params = port.params
+    text = f"'{port.name}': {port.dtype} [{shape}]{last}"
+    if params is None:
+        return text
+    return f"{text}, scale {float(params.scale):.6g}, zero point {int(params.zero_point)}"

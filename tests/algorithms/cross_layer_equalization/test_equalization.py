@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,8 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.algorithms.cross_layer_equalization import equalization
+from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import Sensitivity
+from qtool.algorithms.cross_layer_equalization.noise_model import Noise, noise_model
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.evaluation.restored_model import restore
@@ -240,3 +243,19 @@ def test_a_clamp_whose_second_dimension_is_the_batch() -> None:
 
     data = [torch.randn(n, 5, 4) for n in (3, 1)]
     qtool.quantize(Clamped().eval(), data, recover=["cross-layer-equalization"])
+
+
+def test_a_rare_sample_counts_for_the_predicted_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sensitivity] = []
+
+    def spy(*arguments: Any) -> Noise:
+        seen.append(arguments[3])
+        return noise_model(*arguments)
+
+    monkeypatch.setattr(equalization, "noise_model", spy)
+    monkeypatch.setattr(equalization, "BACKWARD_SAMPLES", 16)
+    batches = [batch(1, 39), 9 * batch(5, 1)]  # too few to hold some out
+    qtool.quantize(captured(), batches, recover=STEPS)
+    torch.manual_seed(0)
+    values = F.relu(Net(unbalanced=True).stem(torch.cat(batches)))
+    assert torch.allclose(seen[0].tensors["relu"].high.float(), values.amax((0, 2, 3)))

@@ -131,6 +131,30 @@ def test_sizes_behind_operators_of_the_runtime_are_known() -> None:
     assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == 2 * ONE
 
 
+def test_the_work_of_a_decoder_of_another_tool() -> None:
+    """Its table is in blocks, its projections are packed, and its norms return the sum, too."""
+    domain = {"domain": "com.microsoft"}
+    heads = {"num_heads": 2, "kv_num_heads": 1}
+    sizes = {"K": 8, "N": 16, "bits": 4, "block_size": 32}
+    nodes = [
+        helper.make_node("GatherBlockQuantized", ["table", "ids", "s"], ["e"], **domain),
+        helper.make_node("SimplifiedLayerNormalization", ["e", "g"], ["n"]),
+        helper.make_node("MatMulNBits", ["n", "b", "s"], ["qkv"], **domain, **sizes),
+        helper.make_node("GroupQueryAttention", ["qkv", "", ""], ["a"], **domain, **heads),
+        helper.make_node(
+            "SkipSimplifiedLayerNormalization", ["a", "e", "g"], ["m", "", "", "sum"], **domain
+        ),
+        product("sum", "z"),
+    ]
+    stored = {name: np.zeros((5, 4), np.uint8) for name in ("table", "b")}
+    ones = np.ones(8, np.float32)
+    whole = model(nodes, [info("ids", None)], "z", w=WEIGHT, s=ones, g=ones, **stored)
+    attention = 2 * 2 * 5 * 5 * 4
+    assert model_macs(whole, [(TensorProto.INT64, (1, 5))], [None]) == (
+        5 * 8 * 16 + attention + ONE
+    )
+
+
 @pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
 def test_recurrent_layers_with_lengths(kind: str) -> None:
     gates, hidden = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind], 6

@@ -94,6 +94,18 @@ CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by 
         {"q_num_heads": 4, "kv_num_heads": 2},
         2 * 4 * 3 * 5 * (8 + 6),
     ),
+    "GroupQueryAttention": (
+        [(2, 3, 32), (2, 3, 16), (2, 3, 16), (2, 2, 9, 8)],
+        None,
+        {"num_heads": 4, "kv_num_heads": 2},
+        2 * 2 * 4 * 3 * 12 * 8,
+    ),
+    "GroupQueryAttention, packed": (
+        [(2, 3, 64), None, None],
+        None,
+        {"num_heads": 4, "kv_num_heads": 2},
+        2 * 2 * 4 * 3 * 3 * 8,
+    ),
     "DeformConv": ([(1, 3, 8, 8), (4, 3, 3, 3), (1, 18, 6, 6)], (1, 4, 6, 6), {}, 4 * 36 * 27),
     "FusedConv": ([(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),
     "NhwcFusedConv": ([(1, 3, 8), (4, 3, 3)], (1, 4, 6), {}, 4 * 6 * 9),

@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 import qtool
+from qtool.backends.model_file import OTHER, NodeKernel, median_of_ticks
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime import node_times
-from qtool.backends.readable_file import OTHER, NodeKernel, median_of_ticks
 from qtool.core.errors import VerificationError
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from tests.evaluation.spoiled import images
@@ -108,7 +108,7 @@ def test_layers_that_one_file_computes_at_once_are_compared_at_once(monkeypatch)
             return list(self.table)
 
     tables = [table(**{"a.q+k": 7.0, "a.o": 2.0}), table(**{"a.q": 1.0, "a.k": 4.0, "a.o": 3.0})]
-    monkeypatch.setattr("qtool.evaluation.latency.node_times.open_readable", File)
+    monkeypatch.setattr("qtool.evaluation.latency.node_times.open_file", File)
     assert profile_nodes(tables, []) == (
         NodeTime("a.q+k", ("MatMul", "MatMul"), (7.0, 5.0)),
         NodeTime("a.o", ("MatMul", "MatMul"), (2.0, 3.0)),

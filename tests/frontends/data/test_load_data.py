@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.frontends.data.load_data import Rows, load_data
+from qtool.api.data import load_data
+from qtool.frontends.data.load_data import Rows
 from tests.frontends.conftest import COUNT, save_image
 
 

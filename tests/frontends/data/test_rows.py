@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qtool.api.data import load_data
 from qtool.core.errors import DataError
 from qtool.frontends.data.class_order import class_numbers
-from qtool.frontends.data.load_data import Rows, load_data
+from qtool.frontends.data.load_data import Rows
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sample_names import SIDE, SampleNames
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from qtool.api.data import load_data
 from qtool.core.array_batches import ArrayBatches
 from qtool.core.errors import DataError
 from qtool.frontends.data.collators import render_conversations
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.data.rows import read_rows
 from qtool.frontends.data.tables import read_table
 from tests.named_cases import cases, named_cases

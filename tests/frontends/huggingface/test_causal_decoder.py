@@ -12,11 +12,11 @@ import torch
 
 import qtool
 from qtool.api.conversion_inputs import example_batch
+from qtool.api.data import load_data
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.errors import CaptureError
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.huggingface.genai_files import genai_config
 from qtool.frontends.load_model import load_model

@@ -13,9 +13,9 @@ from qtool.cli import main
 from torch.utils import _pytree as pytree
 
 import qtool
+from qtool.api.data import load_data
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.core.errors import CaptureError, DataError
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import (
     DecoderPart,
     EncoderPart,

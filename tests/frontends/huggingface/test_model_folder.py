@@ -13,8 +13,8 @@ from qtool.cli import main
 from torch import nn
 
 from qtool import capture_model
+from qtool.api.data import load_data
 from qtool.core.errors import CaptureError, DataError
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.meta_init import load_without_weights, stored_names
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.load_model import load_model

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from qtool.api.data import load_data
 from qtool.core.errors import DataError
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.text_positions import text_positions
 from tests.frontends.huggingface.test_model_folder import SMALL, tokenizer

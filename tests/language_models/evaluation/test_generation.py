@@ -13,7 +13,8 @@ import qtool
 from qtool.api.generation import _ENDS, _read_first
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, OptionError
-from qtool.evaluation.generation import Sampling, context_size, end_tokens, next_tokens
+from qtool.evaluation.generation import choose, context_size, end_tokens, next_tokens
+from qtool.evaluation.options import GenerationOptions
 from qtool.frontends.data.processors import load_tokenizer
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.huggingface.test_causal_decoder import folder  # noqa: F401  # a fixture
@@ -60,21 +61,24 @@ def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Pa
 @pytest.mark.matrix
 def test_a_text_ends_with_a_token_that_ends_texts(model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", "fused")
-    every = list(next_tokens(CachedDecoder(file, 40), [3, 4], 9, Sampling()))
+    every = list(next_tokens(CachedDecoder(file, 40), [3, 4], GenerationOptions(9)))
     ends = frozenset({every[2]})
-    some = list(next_tokens(CachedDecoder(file, 40), [3, 4], 9, Sampling(), ends))
+    some = list(next_tokens(CachedDecoder(file, 40), [3, 4], GenerationOptions(9), ends))
     assert some == every[: every.index(every[2]) + 1]
 
 
 def test_tokens_are_drawn_from_the_most_likely_ones() -> None:
     generator = np.random.default_rng(0)
     logits = np.log(np.array([0.05, 0.5, 0.15, 0.3], np.float32))
-    assert Sampling().choose(logits, generator) == 1
-    few = {Sampling(1.0, top_k=2).choose(logits, generator) for _ in range(50)}
-    assert few == {1, 3}
-    likely = {Sampling(1.0, top_p=0.9).choose(logits, generator) for _ in range(100)}
-    assert likely == {1, 2, 3}
-    every = [Sampling(1.0).choose(logits, generator) for _ in range(2000)]
+
+    def drawn(count: int, **options: Any) -> list[int]:
+        how = GenerationOptions(**options)
+        return [choose(logits, how, generator) for _ in range(count)]
+
+    assert drawn(1) == [1]
+    assert {*drawn(50, temperature=1.0, top_k=2)} == {1, 3}
+    assert {*drawn(100, temperature=1.0, top_p=0.9)} == {1, 2, 3}
+    every = drawn(2000, temperature=1.0)
     assert abs(every.count(1) / 2000 - 0.5) < 0.05
 
 

@@ -9,10 +9,10 @@ import torch
 
 import qtool
 from qtool.api.captured_source import by_input_name, measure_accuracy
+from qtool.api.data import load_data
 from qtool.core.data import batches, whole_texts
 from qtool.core.errors import DataError
 from qtool.evaluation.feeder import measure_outputs
-from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 from qtool.metrics.built_in import built_in_metrics
 from qtool.plugins.search.judge import Judge

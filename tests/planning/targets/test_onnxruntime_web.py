@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.open_files import open_model
+from qtool.backends.formats import open_model
 from qtool.core import graph as G
 from qtool.evaluation import speedup
 from qtool.passes import canonicalize  # noqa: F401 - registers qtool's operators

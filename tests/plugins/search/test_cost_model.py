@@ -159,4 +159,11 @@ def test_a_search_of_weights_alone() -> None:
 def test_the_default_of_a_search_is_one_of_its_choices(
     recipe: dict[str, str] | None, choices: tuple[str, ...], mode: str
 ) -> None:
-    assert {r.mode for r in _recipes(recipe, ("fast", "balanced"), None, choices)} == {mode}
+    how = qtool.QuantizeOptions(recipe=recipe)
+    assert {r.mode for r in _recipes(how, ("fast", "balanced"), choices)} == {mode}
+
+
+def test_ignored_layers_are_float_in_every_recipe() -> None:
+    recipes = _recipes(qtool.QuantizeOptions(ignore=("head",)), ("fast", "balanced"), ("static",))
+    assert [r.accuracy for r in recipes] == ["fast", "balanced"]
+    assert all(r.rules == qtool.Recipe.of(None, ignore=["head"]).rules for r in recipes)

@@ -32,14 +32,6 @@ def trial(
     )
 
 
-@pytest.mark.parametrize(
-    "goals", [{"min_speedup": 0}, {"min_speedup": -1}, {"max_size": 0}, {"confidence": 1.0}]
-)
-def test_a_goal_that_nothing_or_everything_keeps_is_refused(goals: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=rf"TuneGoals\.{next(iter(goals))} is "):
-        qtool.TuneGoals(**goals)
-
-
 def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
     share, other = (
         trial(drop=0.0).score,

@@ -14,6 +14,7 @@ import qtool
 from qtool.core import graph as G
 from qtool.core.data import to_batch
 from qtool.core.errors import OptionError, PlanError
+from qtool.core.search_options import SearchOptions
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
@@ -22,7 +23,7 @@ from qtool.planning.speed import slow_layers
 from qtool.plugins.search import candidate_files, measured_model, search_loop
 from qtool.plugins.search.archive import Archive
 from qtool.plugins.search.candidate_files import CandidateFiles
-from qtool.plugins.search.goals import SearchOptions, TuneGoals
+from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
 from qtool.plugins.search.layer_costs import NodeCosts
 from qtool.plugins.search.measured_model import named_steps

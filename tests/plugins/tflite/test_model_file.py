@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.table import open_file
+from qtool.backends.formats import open_file
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.sqnr import sqnr
@@ -20,7 +20,7 @@ from qtool.evaluation.restored_model import restore
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.conversion_record import ENTRY
 from qtool.plugins.tflite.file import Operator, Tensor, load, save
-from qtool.plugins.tflite.readable import LitertSession
+from qtool.plugins.tflite.session import LitertSession
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from tests.needs import needs_litert
 from tests.planning.targets.converted import captured, converted, samples

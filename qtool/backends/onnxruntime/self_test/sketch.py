@@ -35,10 +35,10 @@ def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
     energy, sums, seed = 0.0, np.zeros(_PROJECTIONS), seed_of(_SIGNS)
     for start, part in _chunks(values):
         energy += float(np.square(part - mean).sum())
-        bits = random_words(seed, np.arange(start, start + part.size, dtype=np.uint64))
-        for p in range(_PROJECTIONS):
-            minus = (bits >> np.uint64(p)) & np.uint64(1)
-            sums[p] += float(np.where(minus, -part, part).sum())
+        words = random_words(seed, np.arange(start, start + part.size, dtype=np.uint64))
+        low = words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :1]
+        minus = np.unpackbits(low, axis=1, count=_PROJECTIONS, bitorder="little")
+        sums += part.sum() - 2 * (part @ minus.astype(np.float64))
     rounded = np.array([energy, *sums]).astype(np.float32).tolist()
     return Sketch(tensor, rounded[0], tuple(rounded[1:]))
 

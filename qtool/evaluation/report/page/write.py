@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.open_files import open_readable
+from qtool.backends.formats import open_file
 from qtool.core.atomic import check_writable
 from qtool.core.store import Store
 from qtool.evaluation.history import Run, append_run, make_run, read_history
@@ -88,7 +88,7 @@ class ReportFolder:
         Raises:
             FileError: the folder cannot be written.
         """
-        parts = [] if model is None else open_readable(model).parts
+        parts = [] if model is None else open_file(model).parts
         run = None if self.history is None else _run_of(report, self.history)
         pages = render_pages(report, None if run is None else make_trend([*self.earlier, run]))
         replace_folder(self.path, {**pages, **{part.name: part for part in parts}})

@@ -10,10 +10,9 @@ from onnxscript import opset18 as op
 from onnxscript.values import Opset
 from torch import nn
 
+from qtool.backends.formats import FORMATS
 from qtool.backends.onnx.operators import CUSTOM_FORMS, WRITERS
-from qtool.backends.open_files import READABLE
 from qtool.backends.runtimes import RUNTIMES
-from qtool.backends.table import FORMATS
 from qtool.core import option_names
 from qtool.core.observer_options import OPTIONS
 from qtool.core.ops import OPS
@@ -72,8 +71,8 @@ class GateNetwork(nn.Module):
 def restored() -> Iterator[None]:
     """What is registered inside is gone afterwards."""
     tables: list[Any] = [OPS, WRITERS, CUSTOM_FORMS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
-    tables += [OPTIONS, RUNTIMES, FORMATS, READABLE]
-    tables += [option_names.FORMATS, option_names.MODEL_FORMATS]
+    tables += [OPTIONS, RUNTIMES, FORMATS]
+    tables += [option_names.FORMATS, option_names.MODEL_FORMATS, option_names.TARGET_MACHINES]
     before = [t.copy() for t in tables]
     try:
         yield

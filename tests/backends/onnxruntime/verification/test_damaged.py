@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime.model_file import remove_quantization
+from qtool.backends.onnxruntime.remove_quantization import remove_quantization
 from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, describe
 
 

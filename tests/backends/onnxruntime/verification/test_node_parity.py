@@ -188,6 +188,28 @@ def test_dynamic_layers_are_compared_at_the_outputs() -> None:
     assert moved.parity.steps.passed
 
 
+class Cancels(nn.Module):
+    """The mean of symmetric weights under a uniform distribution: zero, the sum of large terms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.bins = nn.Linear(8, 36), nn.Parameter(torch.linspace(-4, 4, 9) ** 3)
+        with torch.no_grad():
+            self.first.weight.zero_()
+            self.first.bias.fill_(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spread = self.first(x).reshape(-1, 9).softmax(1)
+        return F.linear(spread, self.bins).reshape(-1, 4)
+
+
+def test_terms_that_cancel_are_compared_by_what_a_code_changes() -> None:
+    made = qtool.quantize(Cancels().eval(), [torch.randn(16, 8)], recover=[])
+    steps = made.verify().parity.steps
+    assert steps.passed, str(steps)
+
+
 class Tiny(nn.Module):
     """exp(x) - 1 of numbers so small that what float32 leaves of the 1 shows."""
 

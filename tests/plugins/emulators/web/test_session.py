@@ -12,7 +12,7 @@ from onnx import helper
 from torch import nn
 
 import qtool
-from qtool.backends.open_files import open_model, runtime_title
+from qtool.backends.formats import open_model, runtime_title
 from qtool.core.errors import OptionError, VerificationError
 from qtool.plugins.emulators.web.session import PROCESS, WebSession
 from tests.evaluation.onnx_files import linear_file

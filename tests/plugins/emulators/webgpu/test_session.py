@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
-from qtool.backends.open_files import open_model, other_runtime
+from qtool.backends.formats import open_model, other_runtime
 from qtool.core.errors import OptionError, VerificationError
 from qtool.plugins.emulators import jobs
 from qtool.plugins.emulators.cache_folder import webgpu_folder

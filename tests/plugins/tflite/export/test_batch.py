@@ -10,7 +10,7 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import DataError, ExportError, OptionError
-from qtool.plugins.tflite.readable import LitertSession
+from qtool.plugins.tflite.session import LitertSession
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from tests.needs import needs_litert
 

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime.model_file import remove_quantization
-from qtool.backends.onnxruntime.readable import input_ranges
+from qtool.backends.onnxruntime.onnx_file import input_ranges
+from qtool.backends.onnxruntime.remove_quantization import remove_quantization
 from qtool.backends.onnxruntime.session import cpu_session
 
 IDS = torch.randint(0, 16, (32, 6), generator=torch.Generator().manual_seed(0))

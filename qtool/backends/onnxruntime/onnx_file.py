@@ -1,14 +1,15 @@
-"""An ONNX file, read and run by ONNX Runtime, without torch."""
+"""An ONNX file, read and run by ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from qtool.backends.model_file import Conversion, NodeKernel, TensorParameters
 from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.output_evidence import evidence_of_model
@@ -25,16 +26,14 @@ from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.self_test.run import check_self_test
-from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.backends.readable_file import Conversion, NodeKernel, ReadableFormat, TensorParameters
-from qtool.core import plugins, value_names
+from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
-from qtool.core.on_use import load
+from qtool.core.on_use import OnUse
 from qtool.core.option_names import TARGET_MACHINES
 from qtool.core.output_evidence import Evidence
-from qtool.core.types import Array
+from qtool.core.types import Array, Progress
 from qtool.planning.plan import Execution
-from qtool.verification import Coverage, SelfCheck
+from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck
 
 _QUANTIZED = (
     "QuantizeLinear",
@@ -48,10 +47,14 @@ _QUANTIZED = (
 )
 """Parts of the types of operators on quantized tensors."""
 _STORED = Execution.WEIGHTS.value
+_HERE = "qtool.backends.onnxruntime"
+_VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification.file_check:verify")
+_COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification.bit_exactness:compare_codes")
+_WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
 
 
-class ReadableOnnx:
-    """See `ReadableFile`.
+class OnnxFile:
+    """See `ModelFile`.
 
     Raises:
         FileError: not an ONNX model.
@@ -153,6 +156,15 @@ class ReadableOnnx:
 
     def check_self_test(self) -> SelfCheck:
         return check_self_test(self.path)
+
+    def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
+        return _VERIFY(self, batches, progress)
+
+    def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
+        return _COMPARE(self.path, batches)
+
+    def write_float(self, path: Path) -> Path:
+        return _WRITE_FLOAT(self.path, path)
 
 
 class _FileConstants:
@@ -276,12 +288,3 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
             name, str(dtype), scales, tuple(map(int, np.ravel(zero)))
         )
     return list(parameters.values())
-
-
-READABLE = ReadableFormat(
-    ReadableOnnx.suffix,
-    lambda _: True,
-    ReadableOnnx,
-    OnnxSession,
-    other_runtimes=tuple(map(load, plugins.parts("runtimes").values())),
-)

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import qtool
+from qtool.backends.formats import open_file
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.table import open_file
 from qtool.core.errors import VerificationError
 from qtool.core.sqnr import sqnr
 

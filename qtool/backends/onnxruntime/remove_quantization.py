@@ -1,9 +1,7 @@
-"""An ONNX file, run by ONNX Runtime."""
+"""An ONNX model without its quantization, where only the quantized file is available."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,64 +11,20 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from qtool.backends.onnx.graph_edits import EditedModel, attributes_of
-from qtool.backends.onnx.reading import (
-    OnnxModel,
-)
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
-from qtool.backends.onnxruntime.machines import runs_here
-from qtool.backends.onnxruntime.readable import READABLE, ReadableOnnx
-from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
-from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.onnxruntime.verification.portability import portability
-from qtool.core.errors import KernelError, PlanError, VerificationError
-from qtool.core.option_names import MODEL_FORMATS
+from qtool.core.errors import VerificationError
 from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import Argument
-from qtool.core.types import Array, Progress
-from qtool.planning.targets import TARGETS, Target
-from qtool.verification import Exactness, FileCheck
-
-
-class OnnxFile(ReadableOnnx):
-    """See `ModelFile`.
-
-    Raises:
-        FileError: not an ONNX model.
-    """
-
-    @property
-    def runs_here(self) -> bool:
-        return self.target not in TARGETS or runs_here(TARGETS[self.target])
-
-    def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
-        self_test = self.check_self_test()
-        first = next(stream := iter(batches), None)
-        stream = stream if first is None else chain([first], stream)
-        try:
-            comparison = compare_codes(self.path, progress(stream))
-        except (KernelError, VerificationError) as error:
-            if not self_test.present:
-                raise
-            return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
-        other = "" if self.runs_here else str(self.target)
-        elsewhere = None
-        if not self_test.present and first is not None:
-            exported, here = ExportedFile.of(self.path), comparison.profile
-            elsewhere = portability(exported, here, first, portable=True)
-        return FileCheck(
-            **vars(comparison), self_test=self_test, other_target=other, portability=elsewhere
-        )
-
-    def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
-        return compare_codes(self.path, batches)
-
-    def write_float(self, path: Path) -> Path:
-        save(remove_quantization(self.path), path)
-        return path
-
 
 FLOAT_MODEL = Argument("--model", text="pass its float model with {}")
+
+
+def write_float(source: Path, path: Path) -> Path:
+    """Write a QDQ file without quantization; see `ModelFile.write_float`."""
+    save(remove_quantization(source), path)
+    return path
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:
@@ -171,29 +125,3 @@ def _replace_value(value: ir.Value, source: ir.Value) -> None:
             if each is value:
                 graph.outputs[i] = output
     value.replace_all_uses_with(source)
-
-
-def check_measurable(target: Target) -> None:
-    """Check that ONNX Runtime has the kernels of a target on this machine, and that the other
-    runtime that its speed counts in, if there is one, is here.
-
-    Raises:
-        PlanError: it has not.
-        VerificationError: it is not.
-    """
-    others_here = {runtime.name: runtime for runtime in READABLE.other_runtimes}
-    if runs_here(target):
-        if target.timed_in and (why := others_here[target.timed_in].problem()):
-            raise VerificationError(f"a search measures time in {target.timed_in}: {why}")
-        return
-    others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
-    remedies = [
-        Argument("-o", f"FILE{s}", "write a file for it, {}")
-        for s in others
-        if s != OnnxFile.suffix
-    ]
-    raise PlanError(
-        f"a search measures time, and files for {target.name} do not run in ONNX Runtime here",
-        Argument("--target", text="choose another {}"),
-        *remedies,
-    )

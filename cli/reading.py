@@ -1,0 +1,159 @@
+"""The data of a command: how its options say that it is read, and which of them do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from qtool.cli.number_types import COUNT
+from qtool.cli.records import record
+
+from qtool.core.data_options import DataOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+NO_DATA = "none"
+_READ = "samples column states transform folder max_length padded unreadable"
+"""Fields of `DataOptions` that all commands with data have."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the data of a command is read.
+
+    Attributes:
+        options: as the user chose them.
+        batch_size: samples of a batch.
+        sources: --data and the like; None and "none" are left out.
+        files: model files of the command; data is read with processors next to them.
+        name, model: MODEL and the model that the data is for; None before it is loaded.
+        unused: option -> the sources that do not use it.
+    """
+
+    options: DataOptions
+    batch_size: int
+    sources: tuple[str | None, ...] = ()
+    files: Sequence[Path] = ()
+    name: str | None = None
+    model: Any = None
+    unused: dict[str, set[str]] = field(default_factory=dict)
+
+    def of(self, name: str, model: Any) -> Reading:
+        """Return the reading of data for a loaded model."""
+        return replace(self, name=name, model=model)
+
+    @property
+    def named(self) -> list[str]:
+        """The sources that are named."""
+        return [source for source in self.sources if source not in (None, NO_DATA)]
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with a tokenizer and the like: that of MODEL, or the first one that a model
+        file of the command is in."""
+        from qtool.frontends.huggingface.folder_layout import model_folder_of
+
+        if self.name is not None and Path(self.name).is_dir():
+            return Path(self.name)
+        folders = map(model_folder_of, self.files)
+        return next((folder for folder in folders if (folder / "config.json").is_file()), None)
+
+    def load(self, source: str, load: Callable[[DataOptions], Any], options: DataOptions) -> Any:
+        """Return data, loaded with the options that it uses.
+
+        Of several sources of a command, each needs to use a part of the options only.
+
+        Args:
+            source: the data.
+            load: loads it with options.
+            options: those to try.
+
+        Raises:
+            UnusedOptionError: no source of the command uses an option.
+        """
+        from qtool.frontends.data.unused_options import UnusedOptionError
+
+        try:
+            return load(options)
+        except UnusedOptionError as error:
+            without = self.unused.setdefault(error.option, set())
+            without.add(source)
+            if without >= set(self.named):
+                raise
+            (unused,) = (n for n, o in options.chosen().items() if o == error.option)
+        return self.load(source, load, without_options(options, unused))
+
+    def refuse(self, but: Collection[str] = ()) -> None:
+        """Refuse options of reading, where there is nothing to read.
+
+        Args:
+            but: fields of options that are used nevertheless.
+
+        Raises:
+            click.BadParameter: one was given.
+        """
+        chosen = (option for name, option in self.options.chosen().items() if name not in but)
+        if option := next(chosen, None):
+            raise click.BadParameter(
+                "says how --data is read, and there is none", param_hint=f"--{option}"
+            )
+
+    def check_batch_size(self, source: str) -> None:
+        """Refuse --batch-size where a function makes all batches.
+
+        Raises:
+            click.BadParameter: the option was given.
+        """
+        chosen = click.get_current_context().get_parameter_source("batch_size")
+        functions = [":" in text and not Path(text).exists() for text in self.named]
+        if chosen is ParameterSource.COMMANDLINE and functions and all(functions):
+            raise click.BadParameter(
+                f"it is for data files, and {source} makes the batches; change it there",
+                param_hint="--batch-size",
+            )
+
+
+def reads(
+    more: str = "", sources: str = "data", files: str = "", sized: bool = True
+) -> Callable[[F], F]:
+    """Decorate a command with the options of reading data, which it gets as `reading`.
+
+    Args:
+        more: fields of `DataOptions` that not all commands have.
+        sources: parameters that name data, separated by spaces.
+        files: parameters that are model files.
+        sized: whether the command has --batch-size.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def command(*args: Any, read: DataOptions, batch_size: int = 1, **values: Any) -> Any:
+            paths = (values[name] for name in files.split())
+            every = [p for each in paths for p in (each if isinstance(each, tuple) else (each,))]
+            named = tuple(values[name] for name in sources.split())
+            reading = Reading(read, batch_size, named, every)
+            return function(*args, reading=reading, **values)
+
+        size = click.option(
+            "--batch-size",
+            default=32,
+            show_default=True,
+            type=COUNT,
+            help="Batch size for data files.",
+        )
+        decorated: F = record("read", DataOptions, f"{_READ} {more}")(
+            size(command) if sized else command
+        )
+        return decorated
+
+    return decorate
+
+
+def without_options(options: DataOptions, *names: str) -> DataOptions:
+    """Return options with the defaults of some fields."""
+    default = DataOptions()
+    return replace(options, **{name: getattr(default, name) for name in names})

@@ -1,0 +1,126 @@
+"""Options of commands from the fields of the library's records (`qtool.core.option_records`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from qtool.cli import name_types
+from qtool.cli.number_types import COUNT, COUNTS, Real
+from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_states
+from qtool.cli.source_options import Path_
+
+from qtool.core.json_schema import attribute_texts
+from qtool.core.limits import Range
+from qtool.core.option_records import Option, options_of
+from qtool.core.text_files import read_toml_or_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _RecipeFile(click.ParamType):
+    """A recipe, whose rules are checked before a model is loaded, and that there are any before
+    torch is."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path: Path = Path_.convert(value, param, ctx)
+        read_toml_or_json(path, "recipe")
+        from qtool.planning.recipe import Recipe
+
+        Recipe.of(path)
+        return path
+
+
+_KINDS: Mapping[str, click.ParamType] = {
+    "target": name_types.TARGET,
+    "observer": name_types.OBSERVER,
+    "format": name_types.FORMAT,
+    "mode": name_types.MODE,
+    "accuracy": name_types.ACCURACY,
+    "steps": name_types.STEPS,
+    "recipe": _RecipeFile(),
+    "path": Path_,
+    "choices": name_types.CHOICES,
+    "count": COUNT,
+    "counts": COUNTS,
+}
+"""Kind of an option -> the type of its value."""
+_PARSED: Mapping[str, Callable[[tuple[str, ...]], Any]] = {
+    "dynamic": parse_dynamic,
+    "states": parse_states,
+    "fixed": parse_fixed,
+}
+"""Kind of an option -> what its values mean together; the record is made with this."""
+
+
+def record(argument: str, kind: type[Any], names: str = "") -> Callable[[F], F]:
+    """Decorate a command with the options of a record, which it gets as an argument.
+
+    Args:
+        argument: name of the argument.
+        kind: the record.
+        names: its fields, separated by spaces; by default all that are options.
+    """
+    own, texts = options_of(kind), attribute_texts(kind)
+    chosen = {name: own[name] for name in names.split() or own}
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def command(*args: Any, **values: Any) -> Any:
+            made = {n: _value(*own[n], values.pop(_parameter(n, own[n][1]))) for n in chosen}
+            return function(*args, **values, **{argument: kind(**made)})
+
+        decorated: Any = command
+        for name, (default, each) in reversed(chosen.items()):
+            decorated = _option(name, default, each, texts[name])(decorated)
+        made: F = decorated
+        return made
+
+    return decorate
+
+
+def _parameter(name: str, option: Option) -> str:
+    return (option.name or name).replace("-", "_")
+
+
+def _value(default: Any, option: Option, value: Any) -> Any:
+    if option.repeated and not value:
+        return default
+    return _PARSED[option.kind](value) if option.kind in _PARSED else value
+
+
+def _option(name: str, default: Any, option: Option, text: str) -> Callable[[Any], Any]:
+    parameter = _parameter(name, option)
+    takes: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": option.metavar}
+    if isinstance(default, bool):
+        takes["is_flag"] = True
+    elif option.repeated:
+        takes["multiple"] = True
+    else:
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        takes |= {"default": shown, "show_default": shown is not None, "type": _type(option)}
+    return click.option(f"--{parameter.replace('_', '-')}", parameter, **takes)
+
+
+def _type(option: Option) -> click.ParamType | None:
+    """Return the type of an option; None for a text."""
+    if option.choices:
+        return click.Choice(option.choices)
+    if option.kind or option.range is None:
+        return _KINDS.get(option.kind)
+    return number_type(option.range)
+
+
+def number_type(allowed: Range) -> click.ParamType:
+    """Return the type of numbers in a range."""
+    ends = (allowed.low, allowed.high)
+    low, high = (each if math.isfinite(each) else None for each in ends)
+    if allowed.whole:
+        return click.IntRange(low and int(low), high and int(high))
+    return Real(low, high, min_open=allowed.low_open, max_open=allowed.high_open)
