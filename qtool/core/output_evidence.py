@@ -61,7 +61,7 @@ class Evidence(NamedTuple):
         is_state: whether it is the state of a recurrent layer.
         rows: BY_VALUES, or how many rows were selected by TopK; 0 of others.
         classes: number of names of classes in the metadata of the file; 0 without.
-    labels: number of classes that the user's labels show; 0 without whole numbers as labels.
+        labels: number of classes that the user's labels show; 0 without whole numbers as labels.
         reads_images: whether the model has an input [samples, 3, height, width], in any layout.
         kind: what the user calls it; "" where he does not.
     """
