@@ -33,7 +33,8 @@ GROUPS = {
     "Model": "model weights fix task tokenizer calibration scales against reference other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
-    "Precision": "target mode accuracy recover ignore observer recipe measure choices group memory",
+    "Precision": "target mode accuracy recover ignore output_kind observer recipe measure choices "
+    "group memory",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
     "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "

@@ -41,7 +41,7 @@ from qtool.planning.recipe.rule import REGEX
 from qtool.planning.speed.costs import elements
 from qtool.planning.speed.plan_time import plan_time
 
-GOOD_DB = 45.0
+GOOD_DB = 35.0
 """SQNR of an output from which nothing is looked for."""
 
 POOR_DB = 15.0

@@ -81,7 +81,8 @@ def calibrate(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     how = QuantizeOptions(**keywords)
-    target, plain = how.target or targets.DEFAULT, Recipe.of(*how.rules)
+    target = targets.DEFAULT if how.target is None else how.target
+    plain = Recipe.of(*how.rules)
     captured, _, data = capture_data(model, data, how.dynamic, samples)
     plan = captured.plan(target, how.observer, captured.recipe(target, *how.rules))
     _check_format(captured, target, format)
@@ -221,7 +222,8 @@ def quantize(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     how = QuantizeOptions(**keywords)
-    target, plain = how.target or targets.DEFAULT, Recipe.of(*how.rules)
+    target = targets.DEFAULT if how.target is None else how.target
+    plain = Recipe.of(*how.rules)
 
     def plan_of(captured: Captured) -> QuantPlan:
         return captured.plan(target, how.observer, captured.recipe(target, *how.rules))

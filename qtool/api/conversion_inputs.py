@@ -25,6 +25,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.label_names import LABELS
+from qtool.core.log import unlogged
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
@@ -75,7 +76,9 @@ def capture_data(
     first = broadcast_first_batch(current(), own)
     with columns_in_errors(data, model, first):
         captured = capture_model(model, first, dynamic)
-    captured.graph = replace(captured.graph, labels=labelled_classes(data, len(_arguments(model))))
+    with unlogged():  # who measures with the labels says how they are numbered
+        labels = labelled_classes(data, len(_arguments(model)))
+    captured.graph = replace(captured.graph, labels=labels)
     _check_outputs(captured)
     return captured, first, stream if own is None else itertools.chain([own], stream)
 

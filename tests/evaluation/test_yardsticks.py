@@ -41,7 +41,7 @@ def test_outputs_without_labels_have_the_yardstick_of_their_kind(
     assert [each.kind for each in found.yardsticks] == kinds
     assert min(each.value for each in found.yardsticks) > 0.95
     assert found.agreement is None
-    options = qtool.ReportOptions(samples=8, seconds=0)
+    options = qtool.ReportOptions(samples=8, seconds=0.01)
     report = qtool.report(other, inputs, tmp_path / "page", options, model=real, other_model=True)
     assert report.accuracy.models[1].yardsticks == found.yardsticks
     gate = qtool.gate(other, real, inputs, other_model=True)
