@@ -46,7 +46,7 @@ def fix_node_times() -> None:
     """Let the nodes of a file take 1, 2, 3, ... microseconds: the runtime measures them itself."""
     from dataclasses import replace
 
-    from qtool.plugins.tflite.readable import TfliteModelFile
+    from qtool.plugins.tflite.model_file import TfliteModelFile
 
     from qtool.backends.onnxruntime.onnx_file import OnnxFile
 
