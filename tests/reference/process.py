@@ -46,9 +46,8 @@ def fix_node_times() -> None:
     """Let the nodes of a file take 1, 2, 3, ... microseconds: the runtime measures them itself."""
     from dataclasses import replace
 
-    from qtool.plugins.tflite.model_file import TfliteModelFile
-
     from qtool.backends.onnxruntime.onnx_file import OnnxFile
+    from qtool.plugins.tflite.model_file import TfliteModelFile
 
     for readable in (OnnxFile, TfliteModelFile):
         measured = readable.node_times
