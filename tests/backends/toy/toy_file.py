@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnxruntime.model_file import OnnxFile
-
 from qtool.backends.export import ExportOptions, PlannedFile
 from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 
