@@ -241,7 +241,7 @@ def is_frame(data: Any) -> bool:
 
 def is_series(data: Any) -> bool:
     """Return whether data is a column of a DataFrame."""
-    return hasattr(data, "to_numpy") and hasattr(data, "name")
+    return hasattr(data, "to_numpy") and hasattr(data, "name") and not hasattr(data, "columns")
 
 
 def _columns_of(data: Any) -> Columns:

@@ -40,7 +40,8 @@ class Summary:
         """Return (label, text) per row, with notes; labels have one width, texts one line."""
         width = max((len(label) for label, _ in self.rows), default=0)
         rows = [(label.ljust(width), one_line(text)) for label, text in self.rows]
-        return rows + [("note", one_line(note)) for note in shorten(group_notes(self.notes))]
+        notes = (_joined_lines(note) for note in shorten(group_notes(self.notes)))
+        return rows + [("note", one_line(note)) for note in notes]
 
     def __str__(self) -> str:
         head = f"{self.title}  {self.text}" if self.text else self.title
@@ -82,6 +83,11 @@ class Summarized(ABC):
 
 class Result(Summarized, JsonRecord, ABC):
     """A result of a command, which is written as JSON, too."""
+
+
+def _joined_lines(note: str) -> str:
+    """Return a note of several lines, such as a list of layers, as one."""
+    return re.sub(r"\s*\n\s*", "; ", re.sub(r":\s*\n\s*", ": ", note))
 
 
 def shorten(notes: Sequence[str]) -> list[str]:

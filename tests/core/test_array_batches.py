@@ -60,6 +60,13 @@ def test_the_columns_of_a_frame_are_one_input(caplog):
     assert "'label, without a name' is left out" in caplog.text
 
 
+def test_a_frame_with_a_column_called_name() -> None:
+    table = Frame(name=np.arange(40), height=np.linspace(0, 1, 40))
+    table.name = table["name"]  # type: ignore[attr-defined]  # pandas has columns as attributes
+    (first, _) = batches(table, ONE_INPUT)  # type: ignore[arg-type]  # as a DataFrame
+    assert first.args[0].shape == (32, 2)
+
+
 def test_columns_with_the_names_of_arguments():
     class Named(nn.Module):
         def forward(self, width, height, extra=None):

@@ -213,3 +213,9 @@ def test_folder_that_cannot_be_made(tmp_path):
     store = Store(tmp_path / "file" / "folder", "a")
     with pytest.raises(FileError, match="cannot"):
         store.save("x", {"a": np.zeros(1)})
+
+
+def test_a_note_of_several_lines_is_one() -> None:
+    note = "int8 is slower; layers that lose most:\n  input 'x': 6 us\n  f.0: 4 us"
+    (line,) = Summary("file", "", (), (note,)).lines()
+    assert line[1] == "int8 is slower; layers that lose most: input 'x': 6 us; f.0: 4 us"
