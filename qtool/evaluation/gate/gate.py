@@ -10,11 +10,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.formats import is_model, open_file, open_model, runtime_title
+from qtool.backends.formats import (
+    is_model,
+    open_file,
+    open_model,
+    quantization_warnings,
+    runtime_title,
+)
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, FileError, VerificationError
 from qtool.core.formats import times
-from qtool.core.log import log_note
+from qtool.core.log import log_note, log_warning
 from qtool.core.missing_files import missing
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
@@ -139,6 +145,8 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
         raise missing(file, FileError)
     try:
         opened = open_file(file)
+        for sentence in quantization_warnings(opened):
+            log_warning(sentence)
         open_model(file, runtime=options.runtime)
         test = opened.check_self_test()
     except (FileError, VerificationError) as error:

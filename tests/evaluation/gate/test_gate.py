@@ -220,6 +220,9 @@ def test_a_quantized_reference_is_noted(tmp_path: Path, caplog: pytest.LogCaptur
     onnx.save(model, tmp_path / "int8.onnx")
     qtool.gate(tmp_path / "int8.onnx", tmp_path / "int8.onnx", [X])
     assert "int8.onnx is quantized itself" in caplog.text
+    assert "int8.onnx is not quantized" not in caplog.text
+    qtool.gate(tmp_path / "float.onnx", tmp_path / "float.onnx", [X])
+    assert "float.onnx is not quantized" in caplog.text
 
 
 def test_a_limit_that_every_file_meets_is_refused_before_files_run(tmp_path: Path) -> None:
