@@ -81,7 +81,7 @@ def command(
             repaired_file, int8_file, model, loading.weights, data, suffixes=suffixes_of("qdq")
         )
     loaded = sources.load_model(model, loading, file=int8_file)
-    batches = sources.load_data(reading, data, labels)
+    batches = sources.load_data(reading.of(model, loaded), data, labels)
     explanation = qtool.explain(
         int8_file,
         loaded,
