@@ -25,8 +25,14 @@ def plan_title(plan: QuantPlan) -> str:
 
     Activations are those that operators compute on in integers. Where these are less than half of
     the compute, as far as it is known, the title has their share: "8-bit weights, 0.1 % of the
-    compute in integers".
+    compute in integers". Loops and the like, whose work is not known, may be most of a network.
     """
+    unknown = sum(d.execution is Execution.FLOAT and not d.macs_known for d in plan.nodes)
+    others = f", next to {formats.quantity(unknown, 'float operator')} of unknown work"
+    return _title(plan) + (others if unknown else "")
+
+
+def _title(plan: QuantPlan) -> str:
     weights = _bits(plan, (p.name for p in plan if p.kind is Kind.WEIGHT))
     activations = {p.name for p in plan if p.kind is Kind.ACTIVATION}
     integer = [d for d in plan.nodes if d.execution is Execution.INTEGER]

@@ -115,6 +115,9 @@ def test_a_plan_with_little_work_in_integers_says_how_much() -> None:
     ]
     title = plan_title(replace(half, nodes=tuple(less)))
     assert title == "8-bit weights, 25 % of the compute in integers"
+    loop = replace(less[0], execution=Execution.FLOAT, macs=0, macs_known=False)
+    title = plan_title(replace(half, nodes=(*half.nodes, loop)))
+    assert title == "8-bit weights and activations, next to 1 float operator of unknown work"
 
 
 def test_every_mode_has_a_name() -> None:
