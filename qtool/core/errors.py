@@ -110,7 +110,8 @@ _INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback
 def describe(error: BaseException) -> str:
     """Return the type and message of an error in one line.
 
-    Of an error that quotes a traceback of another process it is the last line of that.
+    Of an error that quotes a traceback of another process it is the last line of that. What torch
+    adds behind an empty line, where in a graph it was, is left out.
     """
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
@@ -119,7 +120,8 @@ def describe(error: BaseException) -> str:
         return _in_one_line("\n".join(lines[inside + 1 :])) or lines[-1].strip()
     if isinstance(error, SystemExit):
         return f"it ended the process (sys.exit({text}))"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    message = _in_one_line(text.partition("\n\n")[0])
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _in_one_line(text: str) -> str:
