@@ -96,6 +96,17 @@ class Norm(nn.Module):
         self.register_buffer("mean", torch.zeros(12))
 
 
+class Halved(nn.Linear):
+    """Casts its input to a type; None: to that of its weights."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__(VECTORS.shape[1], 4)
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(self.dtype or self.weight.dtype))
+
+
 class Cast(nn.Module):
     """Computes in bfloat16, or does not."""
 
@@ -251,6 +262,10 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "call model.float() first": (
         of(lambda: nn.Sequential(image_net(), nn.Linear(5, 2).half()).eval()),
         of(lambda: nn.Sequential(image_net(), nn.Linear(5, 2).half()).eval().float()),
+    ),
+    "compute in the type of the weights, x.to(self.weight.dtype)": (
+        of(lambda: Halved(torch.float16).half().eval(), VECTORS),
+        of(lambda: Halved(None).half().eval(), VECTORS),
     ),
     "compute on the device of the input, x.device": (
         captured(lambda y, x: y + _on_gpu(y)),

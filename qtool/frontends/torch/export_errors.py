@@ -104,6 +104,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 
 
 _FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
+_HALF = re.compile(r"\b(Half|BFloat16)\b")
 _DOES_NOT_RUN = "the model does not run on the given inputs"
 
 
@@ -237,6 +238,8 @@ def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
     types = {p.dtype for p in model.parameters()}
     if len(types) > 1 and types <= _FLOATS and "dtype" in problem:
         return [ModelEdit("call model.float() first")]
+    if types == {torch.float32} and _HALF.search(problem):  # a copy in float32 is quantized
+        return [ModelEdit("compute in the type of the weights, x.to(self.weight.dtype)")]
     return []
 
 
