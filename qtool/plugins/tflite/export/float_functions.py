@@ -42,7 +42,7 @@ class _Steps:
 
 def clamp(writer: Writer, node: fx.Node) -> Value:
     step = _Steps(writer, node)
-    x = step.x
+    x, dtype = step.x, G.value(node).dtype  # counts stay integers
     for kind, bound in (
         ("MAXIMUM", G.argument(node, 1, "min")),
         ("MINIMUM", G.argument(node, 2, "max")),
@@ -53,7 +53,7 @@ def clamp(writer: Writer, node: fx.Node) -> Value:
             writer.floats(bound)
             if isinstance(bound, fx.Node) and G.is_tensor(bound)
             else writer.constant(
-                Stored("bound", torch.tensor(float(writer.number(bound)), dtype=torch.float32)), ()
+                Stored("bound", torch.tensor(writer.number(bound), dtype=dtype)), ()
             )
         )
         x = step(kind, x, number)

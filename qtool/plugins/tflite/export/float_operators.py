@@ -51,13 +51,32 @@ def _apply(writer: Writer, node: fx.Node, kind: str, operands: Sequence[Value | 
 
 def _operand(writer: Writer, node: fx.Node, argument: Any) -> Value | Stored:
     """Return an operand in float, or of the common type of both; a constant stays stored."""
-    value = writer.argument(argument)
-    if isinstance(value, Value):
-        return writer.floats(argument) if value.params is not None else value
-    real = value.real().detach()
     types = [G.value(n).dtype for n in node.all_input_nodes if G.is_tensor(n)]
-    wanted = next((t for t in types if t.is_floating_point), types[0] if types else real.dtype)
-    return Stored(value.name, real.to(wanted))
+    real = next((t for t in (G.value(node).dtype, *types) if t.is_floating_point), None)
+    return _of_type(writer, argument, real or next(iter(types), None))
+
+
+def _of_type(writer: Writer, argument: Any, wanted: torch.dtype | None) -> Value | Stored:
+    """Return an argument of a type; None: of its own. TFLite promotes no operand itself."""
+    value = writer.argument(argument)
+    if isinstance(value, Stored):
+        return Stored(value.name, value.real().detach().to(wanted))
+    x = writer.floats(argument) if value.params is not None else value
+    return (
+        x
+        if wanted is None
+        else _converted(writer, x, f"{name(argument)}.{DTYPES.get(wanted)}", wanted)
+    )
+
+
+def _converted(writer: Writer, x: Value, title: str, wanted: torch.dtype) -> Value:
+    """Return a tensor of another type, of this name."""
+    dtype = DTYPES.get(wanted, x.dtype)
+    if x.dtype == dtype:
+        return x
+    x = writer.in_order(x, x.order)
+    result = writer.tensor(title, x.sizes, x.dynamic, x.order, dtype=dtype)
+    return _cast_into(writer, x, result)
 
 
 def _times(writer: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Value | Stored:
@@ -86,6 +105,7 @@ def _log_softmax(writer: Writer, node: fx.Node) -> Value:
 def _reduce(kind: str) -> Write:
     def write(writer: Writer, node: fx.Node) -> Value:
         x = writer.in_graph_order(node.args[0])
+        x = _converted(writer, x, f"{name(node)}.numbers", G.value(node).dtype)  # of booleans
         return moves.reduced(writer, node, kind, x, 1)
 
     return write
@@ -103,11 +123,7 @@ def _vector_norm(writer: Writer, node: fx.Node) -> Value:
 
 def _where(writer: Writer, node: fx.Node) -> Value:
     condition = writer.argument(node.args[0])
-    branches = [_operand(writer, node, n) for n in node.args[1:3]]
-    wanted = G.value(node).dtype
-    branches = [
-        replace(b, data=b.data.to(wanted)) if isinstance(b, Stored) else b for b in branches
-    ]
+    branches = [_of_type(writer, n, G.value(node).dtype) for n in node.args[1:3]]
     return _apply(writer, node, "SELECT_V2", [condition, *branches])
 
 

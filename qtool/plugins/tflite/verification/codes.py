@@ -36,10 +36,12 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
     """
     program = file.program()
     counts, wrong = CodeCounts(), dict[str, None]()
+    size = 1 if file.is_fixed else TRACED
     for batch in batches:
-        traced = file.trace([a[:TRACED] if a.ndim else a for a in batch])
+        first_rows = [a[:size] if a.ndim else a for a in batch]
+        traced = file.trace(first_rows)
         wrong |= dict.fromkeys(program.wrong_kernels(traced))
-        few = batch if not program.float_nodes else [a[:TRACED] if a.ndim else a for a in batch]
+        few = first_rows if program.float_nodes else batch
         expected = file.codes(few)
         actual = _engine_outputs(program, file, few, traced)
         for a, b in zip(expected, actual, strict=True):
