@@ -25,6 +25,7 @@ from qtool.passes.rms_norm import rms_norm, skip_rms_norm
 from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
 from qtool.passes.stacked_weights import stacked_weights
+from qtool.passes.stored_operands import stored_operands
 from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
@@ -60,6 +61,7 @@ FOR_TARGETS = {
         pad_channels,
         rotary,
         stacked_weights,
+        stored_operands,
     )
 }
 """Rewrites for some runtimes only, by name; a target lists those it wants."""

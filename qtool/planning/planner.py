@@ -242,7 +242,7 @@ def _refusal(state: NodeDecisions, node: fx.Node, row: Op) -> str | None:
         return state.target.no_kernel.get(row.key, f"no integer kernel on {state.target.name}")
     if (reason := rule.refuse(node)) is not None:
         return reason
-    if rule.opportunistic:
+    if rule.opportunistic and not state.target.integers_only:
         sources = [x for x in data_inputs(node) if isinstance(x, fx.Node)]
         if not any(x in state.codes_only for x in sources):
             return "its inputs are float"

@@ -15,6 +15,7 @@ from tests.passes.differential import Function, rewritten
 
 IMAGE = (2, 4, 6, 6)
 NORM, POOL, SHUFFLE = "batch_norm_as_conv", "average_pool_as_conv", "channel_shuffle"
+STORED = "stored_operands"
 
 
 def of(function: Callable[..., object], *parts: nn.Module) -> Callable[[], nn.Module]:
@@ -119,6 +120,18 @@ def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
         of(lambda x, layer: F.linear(x, layer.weight, torch.zeros(3)), nn.Linear(6, 3)),
         1,
         "reshape linear reshape",
+    ),
+    ("numbers", STORED, of(lambda x: (1 - x / 255) * 3 + x), 3, "mul mul add mul add"),
+    ("a difference", STORED, of(lambda x: x.relu() - x), 1, "relu mul add"),
+    ("a square of the negative", STORED, of(lambda x: (-x).square()), 2, "mul mul"),
+    ("a product and a sum", STORED, of(lambda x: x * x + x), 0, "mul add"),
+    ("a quotient of activations", STORED, of(lambda x: x / x.exp()), 0, "exp div"),
+    (
+        "a norm of vectors as a product and a sum",
+        STORED,
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144)),
+        1,
+        "reshape mul add",
     ),
     ("a bias", "hold_bias", lambda: nn.Linear(6, 3), 0, "reshape linear reshape"),
     (

@@ -129,6 +129,7 @@ class Target:
             without an integer kernel in this target's formats.
         dynamic: keys of those that also have a kernel which quantizes its inputs in each run,
             taken where a recipe wants it.
+        integers_only: nothing runs in float: an operator between floats takes codes, too.
         dynamic_rows: kernels that quantize their input in each run give each row its own range.
         input_block: takes a layer with integer weights alone and the type of its weight, and
             returns the length of the blocks in which its kernel rounds the input to int8, or None
@@ -164,6 +165,7 @@ class Target:
     no_kernel: Mapping[str, str] = field(default_factory=dict)
     file: FileForm = FileForm()
     rewrites: tuple[str, ...] = ()
+    integers_only: bool = False
     weight_only: Mapping[str, str] = field(default_factory=dict)
     dynamic: frozenset[str] = frozenset()
     dynamic_rows: bool = False

@@ -155,5 +155,7 @@ TFLITE_MICRO = replace(
     transformers="static",
     description="TensorFlow Lite Micro, for microcontrollers and Ethos-U",
     kernels=_KERNELS,
+    rewrites=(*TFLITE.rewrites, "stored_operands"),
+    integers_only=True,
     no_kernel={**TFLITE.no_kernel, "gelu": "TensorFlow Lite Micro has no such operator"},
 )

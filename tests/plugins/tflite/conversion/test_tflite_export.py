@@ -164,6 +164,34 @@ def test_a_microcontroller_takes_the_mean_of_a_signal(tmp_path: Path) -> None:
     assert "MEAN" in kinds(tmp_path / "model.tflite")
 
 
+class Gated(nn.Module):
+    """A normalisation of vectors, parts of the input, and gates of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.gate = nn.BatchNorm1d(8), nn.Linear(8, 16), nn.Linear(8, 16)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(torch.cat([x[:, :3] / 4 - 1, x[:, 3:]], 1))
+        gate = torch.sigmoid(self.gate(x))
+        h = self.first(x).relu() * (1 - gate) - gate
+        scores: torch.Tensor = self.last(h.square() * 0.5 + 1)
+        return scores
+
+
+def test_a_microcontroller_computes_with_numbers_in_integers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = qtool.quantize(
+        Gated().eval(), [torch.randn(64, 8)], target="tflite-micro", accuracy="fast"
+    )
+    result = model.export(tmp_path / "model.tflite")
+    assert result is not None
+    assert result.passed
+    assert result.coverage.share == 1
+    assert not {"DIV", "SUB", "NEG", "DEQUANTIZE"} & set(kinds(tmp_path / "model.tflite"))
+
+
 def test_other_names_of_layouts_and_targets_are_refused(tmp_path: Path) -> None:
     model = converted("digits", "tflite")
     with pytest.raises(OptionError, match="unknown layout 'hwcn'"):
