@@ -26,6 +26,7 @@ from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
 from qtool.passes.stacked_weights import stacked_weights
 from qtool.passes.stored_operands import stored_operands
+from qtool.passes.unfused_clamps import unfused_clamps
 from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
@@ -62,6 +63,7 @@ FOR_TARGETS = {
         rotary,
         stacked_weights,
         stored_operands,
+        unfused_clamps,
     )
 }
 """Rewrites for some runtimes only, by name; a target lists those it wants."""

@@ -1,8 +1,8 @@
 """Arithmetic with numbers becomes products and sums with stored tensors.
 
 Integer runtimes multiply and add two tensors of codes, and often nothing else: x / 255 is x times
-the stored 1 / 255, 1 - x is x times -1 plus 1, a square is x times x, and a BatchNorm of vectors a
-product and a sum. A stored tensor of one value has an exact code.
+the stored 1 / 255, 1 - x is x times -1 plus 1, a square is x times x, a BatchNorm of vectors a
+product and a sum, which a hard-sigmoid clamps. A stored tensor of one value has an exact code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from qtool.passes.graph_pass import pattern_pass
 from qtool.passes.rewrite_rules import add_parameters, clone_as, insert_before
 
 aten = torch.ops.aten
-_MUL, _ADD, _NORM = aten.mul.Tensor, aten.add.Tensor, aten.batch_norm.default
+_MUL, _ADD, _NORM, _HARD = (
+    aten.mul.Tensor,
+    aten.add.Tensor,
+    aten.batch_norm.default,
+    aten.hardsigmoid.default,
+)
 _OTHERS = (
     aten.sub.Tensor,
     aten.div.Tensor,
     aten.rsub.Scalar,
     aten.neg.default,
     aten.square.default,
+    _HARD,
 )
 
 
@@ -72,6 +78,8 @@ def _steps(module: fx.GraphModule, node: fx.Node) -> tuple[Any, Any, Any]:
         return (x, constant, None) if node.target is _MUL else (x, None, constant)
     if node.target in (aten.neg.default, aten.square.default):
         return a, -1 if node.target is aten.neg.default else a, None
+    if node.target is _HARD:
+        return a, 1 / 6, 0.5
     if node.target is aten.div.Tensor:
         return a, stored(b, lambda c: 1 / c), None
     if node.target is aten.rsub.Scalar:
@@ -100,9 +108,10 @@ def _rewrite(module: fx.GraphModule, node: fx.Node, _: bool) -> None:
             part = "factor" if target is _MUL else "summand"
             value = operand if isinstance(operand, torch.Tensor) else torch.tensor([float(operand)])
             (operand,) = add_parameters(module, G.name_of(node), **{part: value})
-        if target is not steps[-1][0]:
-            x = insert_before(node, target, (x, operand), "scaled")
-    G.replace(node, clone_as(node, steps[-1][0], (x, operand)))
+        if target is not steps[-1][0] or node.target is _HARD:
+            x = insert_before(node, target, (x, operand), "scaled" if target is _MUL else "moved")
+    last = (aten.clamp.default, (x, 0, 1)) if node.target is _HARD else (target, (x, operand))
+    G.replace(node, clone_as(node, *last))
 
 
 stored_operands = pattern_pass(

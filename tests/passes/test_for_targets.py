@@ -15,7 +15,7 @@ from tests.passes.differential import Function, rewritten
 
 IMAGE = (2, 4, 6, 6)
 NORM, POOL, SHUFFLE = "batch_norm_as_conv", "average_pool_as_conv", "channel_shuffle"
-STORED = "stored_operands"
+STORED, CLAMPS = "stored_operands", "unfused_clamps"
 
 
 def of(function: Callable[..., object], *parts: nn.Module) -> Callable[[], nn.Module]:
@@ -47,6 +47,11 @@ def _tapped_shuffle(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     n, c, h, w = x.shape
     y = x.view(n, 2, c // 2, h, w)
     return y.transpose(1, 2).reshape(n, c, h, w), y
+
+
+def _relu_of_read(x: torch.Tensor, conv: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    y = conv(x)
+    return y, y.relu()
 
 
 def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
@@ -124,6 +129,7 @@ def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
     ("numbers", STORED, of(lambda x: (1 - x / 255) * 3 + x), 3, "mul mul add mul add"),
     ("a difference", STORED, of(lambda x: x.relu() - x), 1, "relu mul add"),
     ("a square of the negative", STORED, of(lambda x: (-x).square()), 2, "mul mul"),
+    ("hard-sigmoid of the input", STORED, nn.Hardsigmoid, 1, "mul add clamp"),
     ("a product and a sum", STORED, of(lambda x: x * x + x), 0, "mul add"),
     ("a quotient of activations", STORED, of(lambda x: x / x.exp()), 0, "exp div"),
     (
@@ -133,6 +139,11 @@ def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
         1,
         "reshape mul add",
     ),
+    ("relu of the input", CLAMPS, nn.ReLU, 1, "mul relu"),
+    ("relu behind a layer", CLAMPS, behind_conv(nn.ReLU()), 0, "conv relu"),
+    ("relu and another reader", CLAMPS, of(_relu_of_read, nn.Conv2d(4, 4, 3)), 1, "conv mul relu"),
+    ("clamp from below 0", CLAMPS, lambda: nn.Hardtanh(-1, 2), 1, "add clamp add"),
+    ("clamp without a lower end", CLAMPS, of(lambda x: x.clamp(max=3)), 0, "clamp"),
     ("a bias", "hold_bias", lambda: nn.Linear(6, 3), 0, "reshape linear reshape"),
     (
         "no reshape behind",

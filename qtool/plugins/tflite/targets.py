@@ -155,7 +155,7 @@ TFLITE_MICRO = replace(
     transformers="static",
     description="TensorFlow Lite Micro, for microcontrollers and Ethos-U",
     kernels=_KERNELS,
-    rewrites=(*TFLITE.rewrites, "stored_operands"),
+    rewrites=(*TFLITE.rewrites, "stored_operands", "unfused_clamps"),
     integers_only=True,
     no_kernel={**TFLITE.no_kernel, "gelu": "TensorFlow Lite Micro has no such operator"},
 )

@@ -173,9 +173,10 @@ class Gated(nn.Module):
         self.last = nn.Linear(16, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(torch.cat([x[:, :3] / 4 - 1, x[:, 3:]], 1))
-        gate = torch.sigmoid(self.gate(x))
-        h = self.first(x).relu() * (1 - gate) - gate
+        x = self.norm(torch.cat([x[:, :3] / 4 - 1, x[:, 3:].clamp(-2, 2)], 1))
+        gate = F.hardsigmoid(self.gate(x))
+        y = self.first(x)
+        h = y.relu() * (1 - gate) - gate + y
         scores: torch.Tensor = self.last(h.square() * 0.5 + 1)
         return scores
 
