@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.backends.onnxruntime.session import OnnxSession
@@ -10,12 +12,18 @@ from qtool.core.on_use import OnUse, load
 
 _HERE = "qtool.backends.onnxruntime"
 
+
+def _session(path: str | Path, threads: int) -> OnnxSession:
+    """Open a file, as written where this machine lacks the kernels that it is for."""
+    return OnnxSession(path, threads, as_written=not OnnxFile(Path(path)).runs_here)
+
+
 ONNX = FileFormat(
     ("qdq", "qoperator"),
     OnnxFile.suffix,
     lambda _: True,
     OnnxFile,
-    OnnxSession,
+    _session,
     OnUse("qtool.backends.onnx.export:write_float"),
     OnUse(f"{_HERE}.planned_export:OnnxExport"),
     OnUse(f"{_HERE}.machines:check_measurable"),

@@ -12,6 +12,8 @@ from onnx import numpy_helper
 
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
+from qtool.backends.formats import open_model
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core.types import UINT8, UINT16, Fixed, Observed, Requantized, SharedWith
 from qtool.evaluation.restored_model import restore
 from qtool.planning.plan import Execution, Kind
@@ -154,3 +156,21 @@ def test_the_file_holds_16_bits() -> None:
     assert types >= {"uint16", "int8", "int32"}
     assert "uint8" not in types
     assert np.dtype(np.uint16) == UINT16.numpy_dtype
+
+
+def test_kernels_of_this_cpu_do_not_decide_what_a_file_for_another_one_computes(
+    tmp_path: Path,
+) -> None:
+    """Those of AVX2 add pairs of products in 16 bits, which saturate; QNN's do not."""
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(8, 8, 3)
+    torch.nn.init.uniform_(layer.weight, 0.5, 1)
+    data = torch.rand(32, 8, 8, 8)
+    path = tmp_path / "model.onnx"
+    result = quantize(layer.eval(), [data], target="qnn", accuracy="fast").export(path)
+    assert result is not None
+    assert result.fidelity.worst > 35
+    assert "as written, not on qnn" in str(result)
+    arrays = [data[:4].numpy()]
+    here = open_model(path).run(arrays)
+    assert np.array_equal(here[0], run(session(path, optimise=False), arrays)[0])
