@@ -15,7 +15,8 @@ _HERE = "qtool.backends.onnxruntime"
 
 def _session(path: str | Path, threads: int) -> OnnxSession:
     """Open a file, as written where this machine lacks the kernels that it is for."""
-    return OnnxSession(path, threads, as_written=not OnnxFile(Path(path)).runs_here)
+    here = not Path(path).is_file() or OnnxFile(Path(path)).runs_here
+    return OnnxSession(path, threads, as_written=not here)
 
 
 ONNX = FileFormat(
