@@ -12,7 +12,7 @@ from qtool.core.ops import macs, row_of
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import Target
 
-STATIC = "static"
+STATIC, WEIGHT_ONLY = "static", "weight-only"
 MOST = 0.5  # of the multiply-accumulates, in linear layers
 _NORMS = ("layer_norm", "rms_norm")
 _ATTENTION = ("_softmax", "softmax", "scaled_dot_product_attention")
@@ -34,10 +34,13 @@ def recipe_for(graph: fx.Graph, target: Target, recipe: Any = None, *options: An
 
 
 def default_mode(graph: fx.Graph, target: Target) -> str:
-    """Return the target's mode for transformers if a graph is one, else "static".
+    """Return the target's mode for transformers if a graph is one, else "static"; "weight-only" on
+    a target for weights alone.
 
     A transformer has norms and attention, and most of its work is in linear layers.
     """
+    if target.weights_alone:
+        return WEIGHT_ONLY
     nodes = list(G.calls(graph))
     names = {getattr(n.target, "__name__", "").partition(".")[0] for n in nodes}
     if target.transformers == STATIC or names.isdisjoint(_NORMS) or names.isdisjoint(_ATTENTION):
@@ -49,7 +52,7 @@ def default_mode(graph: fx.Graph, target: Target) -> str:
 
 
 def mode_notes(chosen: Recipe, plain: Recipe, target: Target) -> tuple[str, ...]:
-    """Return a note where the mode of a recipe is the target's for transformers.
+    """Return a note where the mode of a recipe is the target's, for transformers or for all.
 
     Args:
         chosen: the recipe of a conversion, from `recipe_for`.
@@ -58,6 +61,8 @@ def mode_notes(chosen: Recipe, plain: Recipe, target: Target) -> tuple[str, ...]
     """
     if chosen.mode == plain.mode:
         return ()
+    if target.weights_alone:
+        return (f"mode {chosen.mode}: {target.name} has no kernel on codes of activations",)
     default = f"mode {chosen.mode}: the default for transformers on {target.name}"
     other = argument("--mode", STATIC)
     return (f"{default}, more accurate and not slower there than {other}",)

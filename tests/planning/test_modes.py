@@ -156,10 +156,11 @@ def captured(**options: Any) -> qtool.Captured:
         ("tflite", {}, "dynamic"),
         ("tflite", {"convolutions": 4}, "static"),
         ("tflite", {"norm": False}, "static"),
+        ("onnxruntime-webgpu", {"norm": False}, "weight-only"),
         *((name, {}, "static") for name in ("tflite-micro", "onnxruntime", "qnn")),
     ],
 )
-def test_transformers_have_the_mode_of_their_target(
+def test_a_network_has_the_mode_of_its_target(
     target: str, options: dict[str, Any], mode: str
 ) -> None:
     model = captured(**options)
@@ -168,11 +169,20 @@ def test_transformers_have_the_mode_of_their_target(
     assert model.plan(target).recipe.mode == mode
 
 
-def test_the_output_says_so_and_a_choice_is_kept(tmp_path: Path) -> None:
-    model, said = captured(), "mode dynamic: the default for transformers on tflite"
-    default = qtool.quantize(model, [tokens()], target="tflite", accuracy="fast")
-    assert default.plan.recipe.mode == "dynamic"
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("tflite", "mode dynamic: the default for transformers on tflite"),
+        ("onnxruntime-webgpu", "mode weight-only: onnxruntime-webgpu has no kernel on codes"),
+    ],
+)
+def test_the_output_says_so(target: str, said: str) -> None:
+    default = qtool.quantize(captured(), [tokens()], target=target, accuracy="fast")
     assert any(note.startswith(said) for note in default.notes)
+
+
+def test_a_choice_of_the_mode_is_kept() -> None:
+    model = captured()
     for choice in ({"mode": "static"}, {"recipe": {"mode": "static"}}):
         chosen = qtool.quantize(model, [tokens()], target="tflite", accuracy="fast", **choice)
         assert chosen.plan.recipe.mode == "static"
