@@ -153,7 +153,7 @@ def test_arguments_that_are_none_stay_out_of_the_file(by_name: bool, tmp_path: P
     (found,) = run(file, (x, shift))
     real = model(x, None, shift).detach().numpy()
     assert np.abs(found - real).max() < 0.05 * np.ptp(real)
-    assert qtool.evaluate(tmp_path / "model.onnx", model, [batch]).samples == 16
+    assert qtool.evaluate(tmp_path / "model.onnx", model, [batch]).accuracy.samples == 16
 
 
 def test_other_arguments_than_at_capture_are_refused() -> None:
