@@ -83,6 +83,12 @@ class Verdict:
     checks: tuple[Check, ...]
 
     @property
+    def decisive_timing(self) -> int:
+        """Index of the timing that decides about the latency: the last one of the worst level."""
+        levels = [list(Level).index(c.level) for c in self.checks if c.name == "latency"]
+        return max(range(len(levels)), key=lambda i: (levels[i], i))
+
+    @property
     def missed(self) -> bool:
         """True if any goal that the user set was missed."""
         return any(c.missed for c in self.checks)
