@@ -65,7 +65,7 @@ def test_rows_that_values_decide_end_in_a_sentence(tmp_path: Path) -> None:
 def test_a_file_records_what_its_output_is(batches: list[Any], recipe: Any, tmp_path: Path) -> None:
     real, _, _ = files(LABELLED, tmp_path)
     model = qtool.quantize(qtool.load_model(real), batches, accuracy="fast", recipe=recipe)
-    assert model.fidelity.agreements[0].kind == "class"
+    assert model.fidelity.estimate.agreements[0].kind == "class"
     model.export(tmp_path / "int8.onnx")
     data = np.random.default_rng(3).normal(size=(40, 16)).astype(np.float32)
     found = qtool.evaluate(tmp_path / "int8.onnx", real, data, seconds=0).accuracy

@@ -127,7 +127,7 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
     found = qtool.quantize(model, [torch.randn(64, 4)]).export(tmp_path / "m.onnx")
     assert found is not None
-    first, *_ = found.fidelity.equal_shares
+    first, *_ = found.fidelity.estimate.equal_shares
     assert first.output == "output"
     assert first.share < 0.9
     assert "less than 90 % of output 'output' as in the float model" in str(found.fidelity.warning)
