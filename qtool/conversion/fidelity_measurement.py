@@ -64,6 +64,9 @@ def measure_fidelity(
     real, coded = (padding.strip(inputs, o) for o in (real, coded))
     named = (sample.size, model.graph.outputs)
     fidelity = compare_outputs(*named, real, coded, _evidence(model), estimate)
+    if estimate is None:
+        own = replace(fidelity.estimate, cached=_cached_tokens(model.graph, inputs))
+        fidelity = replace(fidelity, estimate=own)
     batch = model.to_device(sample)
     narrow = narrow_inputs(model, batch)
     fidelity = replace(fidelity, narrow_inputs=narrow, near_zero_divisions=divisions)
