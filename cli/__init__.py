@@ -25,9 +25,10 @@ from qtool.core.argument_names import options_in_messages
 from qtool.core.option_names import unknown_name
 from qtool.core.versions import version_of
 
-__all__ = ["JSON", "SCHEMA", "envelope", "main"]
+__all__ = ["JSON", "SCHEMAS", "envelope", "main"]
 
-SCHEMA = 1
+SCHEMAS = {"convert": 2, "evaluate": 2, "quantize": 2}
+"""Command -> number of the form of its document; 1 of others."""
 """Of the JSON documents, but for reports, which have a number of their own."""
 
 
@@ -49,7 +50,7 @@ with Python between them."""
 
 def envelope(command: str) -> dict[str, Any]:
     """Return the first keys of every JSON document: `qtool.cli.documents.Envelope`."""
-    return {"schema": SCHEMA, "command": command, "qtool": version_of("qtool")}
+    return {"schema": SCHEMAS.get(command, 1), "command": command, "qtool": version_of("qtool")}
 
 
 class _Group(click.Group):

@@ -76,7 +76,7 @@ def command(
     from qtool.core.errors import FileError
     from qtool.core.missing_files import missing
     from qtool.core.paths import is_file
-    from qtool.evaluation.history import append_run, make_run, read_history
+    from qtool.evaluation.history import append_run, read_history, run_of
 
     if (history := measured.history) is not None:
         read_history(history)
@@ -104,14 +104,5 @@ def command(
         progress=output.stage("evaluating", output.length_of(share)),
     )
     if history is not None:
-        run = make_run(
-            "evaluate",
-            int8_file,
-            str(int8_file),
-            result.int8.size_bytes,
-            speedup=result.speedup,
-            sqnr_db=result.sqnr_db,
-            metrics={metric.name: metric.values[-1] for metric in result.metrics},
-        )
-        append_run(history, run)
-    output.show(result, as_json, int8_file)
+        append_run(history, run_of("evaluate", result, int8_file, str(int8_file)))
+    output.show_report(result, as_json, title=int8_file)

@@ -79,13 +79,16 @@ def show(result: Any, as_json: bool, title: object = None) -> None:
     show_summary(summary, result.details() if hasattr(result, "details") else "")
 
 
-def show_report(report: Any, as_json: bool, folder: Path | None) -> None:
+def show_report(
+    report: Any, as_json: bool, folder: Path | None = None, title: object = None
+) -> None:
     """Print a report: with several models a table of them, then the summary.
 
     Args:
-        report: a `Report`.
+        report: a `Report` or an `Evaluation`.
         as_json: print JSON.
         folder: where it was written; None if it was not.
+        title: as for `show`.
     """
     if as_json:
         show_json(report)
@@ -93,7 +96,7 @@ def show_report(report: Any, as_json: bool, folder: Path | None) -> None:
     several = len(report.models) > 2
     if several:
         say(f"{report.table()}\n")
-    summary = report.summary()
+    summary = report.summary(None if title is None else str(title))
     if folder is not None:
         summary = replace(summary, rows=(*summary.rows, ("report", str(folder / "report.html"))))
     show_summary(summary, "" if several else report.table())

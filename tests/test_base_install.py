@@ -230,9 +230,11 @@ def test_data_has_any_form(folder: Path) -> None:
         "    gate = qtool.gate('int8.onnx', 'float.onnx', data, y, metric='top-1', max_drop=0.02)\n"
         "    own = qtool.evaluate('int8.onnx', 'float.onnx', data, y, seconds=0)\n"
         "    assert str(gate.outcome) == 'accepted', gate\n"
-        "    print(own.samples, own.batch, own.int8.accuracy)\n"
+        "    top1 = own.accuracy.metrics[0].values[1]\n"
+        "    print(own.accuracy.samples, own.latency[0].batch, top1)\n"
         "metric = lambda outputs, labels: float((outputs.argmax(1) == labels).mean())\n"
-        "print(qtool.evaluate('int8.onnx', 'float.onnx', x, y, function=metric, seconds=0).metrics)"
+        "own = qtool.evaluate('int8.onnx', 'float.onnx', x, y, function=metric, seconds=0)\n"
+        "print(own.accuracy.metrics)"
     )
     child = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {script}"],

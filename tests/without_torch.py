@@ -59,11 +59,11 @@ def measured(folder: Path) -> str:
 
 def timed(folder: Path) -> list[str]:
     """The files of a timing that is over at once."""
-    from qtool.evaluation.latency.bench import time_in_turns
+    from qtool.evaluation.bench import bench
 
     files = [folder / "float.onnx", folder / "int8.onnx"]
-    bench = time_in_turns(files, batch_sizes=(1,), threads=(1,), seconds=0.01)
-    return [Path(file).name for file in bench.files]
+    result = bench(files, batch_sizes=(1,), threads=(1,), seconds=0.01)
+    return [Path(file).name for file in result.files]
 
 
 def shown(folder: Path) -> dict[str, str]:

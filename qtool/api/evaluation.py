@@ -20,6 +20,7 @@ from qtool.distributed import collective, current
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.label_checks import check_labels_of, note_labels
+from qtool.evaluation.subject import quantized_subject
 from qtool.evaluation.user_metrics import over_data
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def evaluate(
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
-    open_file(file)  # says why it is malformed
+    opened = open_file(file)  # says why it is malformed
     if function is None:
         check_labels_of(labels, data)
         if labels is None:
@@ -96,14 +97,12 @@ def evaluate(
             ranks=current(),
         )
         return evaluate_files(
-            source.subject.file,
-            Path(file),
+            [source.subject, quantized_subject(opened)],
             source.named,
             labels,
             function=function,
             where=where,
             lower_is_better=lower_is_better,
-            baseline=source.subject.baseline,
             threads=threads,
             runtime=runtime,
             seconds=seconds,

@@ -20,9 +20,10 @@ from qtool.core.remedies import CallEdit, Omission
 from qtool.core.torch_package import has_torch, torch_error
 from qtool.distributed import current
 from qtool.evaluation.build_report import build_report
-from qtool.evaluation.compare import compare_files, ordered_files, quantized_subject, titled
+from qtool.evaluation.compare import compare_files, ordered_files, titled
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.subject import quantized_subject
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -56,14 +56,17 @@ def measure_fidelity(
         sample: the batch to run.
         divisions: see `find_near_zero_divisions`.
         outputs: outputs for the sample; by default those of fake quantization.
-        estimate: errors to be expected on new data.
+        estimate: errors to be expected on new data; None: those of the batch.
     """
     coded = model.run(sample) if outputs is None else outputs
     real = model.run_float(sample)
     padding, inputs = padding_of(model.graph), sample.arrays()
     real, coded = (padding.strip(inputs, o) for o in (real, coded))
-    fidelity = compare_outputs(sample.size, model.graph.outputs, real, coded, _evidence(model))
-    fidelity = replace(fidelity, estimate=estimate)
+    named = (sample.size, model.graph.outputs)
+    fidelity = compare_outputs(*named, real, coded, _evidence(model), estimate)
+    if estimate is None:
+        own = replace(fidelity.estimate, cached=_cached_tokens(model.graph, inputs))
+        fidelity = replace(fidelity, estimate=own)
     batch = model.to_device(sample)
     narrow = narrow_inputs(model, batch)
     fidelity = replace(fidelity, narrow_inputs=narrow, near_zero_divisions=divisions)

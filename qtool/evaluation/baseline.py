@@ -81,8 +81,8 @@ class Baseline:
     @property
     def subject(self) -> Subject:
         """The float model of a report or an evaluation."""
-        words = (self.origin, self, self.name)
-        return Subject(FLOAT, self.reference, *words, size_bytes=self.size_bytes)
+        files = (self.size_bytes, self.timed, self.profiled)
+        return Subject(FLOAT, self.reference, self.origin, self.name, *files)
 
     def _takes_same(self, file: Path) -> bool:
         """Return whether a file runs here and takes the inputs of the graph, whose sizes may be

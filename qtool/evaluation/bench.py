@@ -6,14 +6,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import DataError
+from qtool.backends.formats import open_file, runtime_title
+from qtool.core.errors import DataError, OptionError
+from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.feeder import file_inputs
-from qtool.evaluation.latency.bench import Bench, time_in_turns
+from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.machine import this_machine
+from qtool.evaluation.model_inputs import check_same_inputs, fixed_batch, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 
 
@@ -50,20 +55,67 @@ def bench(
         FileError: not a model file.
         VerificationError: a file does not run, or the runtime is not installed.
     """
+    sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
+    _check_numbers(sizes, threads, seconds, precision)
+    paths = [Path(f) for f in files]
+    for path in paths:
+        open_file(path)
+    if not paths:
+        raise DataError("there is no file", CallEdit("give one or more to time"))
+    check_same_inputs(paths)
+    notes = []
+    if (only := fixed_batch(paths)) is not None:
+        name, taken = only
+        if batch_sizes is None:
+            sizes = (taken,)
+            notes.append(f"{name} takes batches of {taken} alone")
+        for size in sizes:
+            _check_batch(name, taken, size)
+    batch = _random_batch(paths, max(sizes)) if data is None else _first_batch(paths[0], data)
+    pairs = [(size, count) for count in threads for size in sizes]
+    timings = []
+    for size, count in bars("timing", len(pairs))(pairs):
+        inputs = resized(paths[:1], batch, size)
+        timings += [
+            phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
+            for phase in phases(paths[0], inputs)
+        ]
+    place = runtime_title(runtime)
+    names = tuple(map(str, files))
+    return Bench(names, this_machine(), tuple(timings), precision, place, tuple(notes))
 
-    def first_batch(path: Path) -> list[Array]:
-        first = next(file_inputs(path, () if data is None else data), None)
-        if first is None:
-            raise DataError("the data is empty", DataEdit("give at least one batch"))
-        return first
 
-    return time_in_turns(
-        files,
-        None if data is None else first_batch,
-        batch_sizes=batch_sizes,
-        threads=threads,
-        runtime=runtime,
-        seconds=seconds,
-        precision=precision,
-        bars=bars,
-    )
+def _check_batch(name: str, taken: int, size: int) -> None:
+    if size != taken:
+        raise DataError(
+            f"{name} does not accept batch size {size}",
+            Argument("--batch-sizes", taken, "time what it takes, {}"),
+        )
+
+
+def _first_batch(path: Path, data: Iterable[Any]) -> list[Array]:
+    first = next(file_inputs(path, data), None)
+    if first is None:
+        raise DataError("the data is empty", DataEdit("give at least one batch"))
+    return first
+
+
+def _random_batch(paths: Sequence[Path], size: int) -> list[Array]:
+    """Return random inputs of the first file with the sizes that one of them records; the time at
+    other sizes says little."""
+    known = next(filter(None, (open_file(p).known_sizes() for p in paths)), None)
+    return next(random_inputs(paths[0], size, size, known=known))
+
+
+def _check_numbers(
+    batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
+) -> None:
+    for name, value in (("batch_sizes", batch_sizes), ("threads", threads)):
+        if not isinstance(value, Sequence):
+            raise OptionError(f"{name} is {value!r}", DataEdit(f"give a list, [{value!r}]"))
+    for size in batch_sizes:
+        Range(low=1, whole=True).check("batch_sizes", size)
+    for count in threads:
+        THREADS.check("threads", count)
+    Range(low=0).check("seconds", seconds)
+    Range(low=0).check("precision", precision)

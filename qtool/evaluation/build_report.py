@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +18,7 @@ from qtool.core.array_batches import whole_texts
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.core.types import Array
+from qtool.evaluation.evaluation import ModelFacts
 from qtool.evaluation.exactness import exactness_of, self_test_of
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.label_checks import check_labels_of
@@ -33,17 +33,16 @@ from qtool.evaluation.measure.output_pass import (
     Reference,
     Yardsticks,
 )
-from qtool.evaluation.measurement import Measurement, runtime_of
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report.plan_facts import FloatOperator
 from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
-from qtool.evaluation.report.verdict import Purpose, make_verdict
+from qtool.evaluation.report.report import SCHEMA, Report
+from qtool.evaluation.report.verdict import make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.evaluation.user_metrics import over_data, user_metrics
 from qtool.metrics.metric import check_drop
-from qtool.verification import Coverage
+from qtool.verification import Coverage, Exactness
 
 if TYPE_CHECKING:
     from qtool.frontends.data.sample_names import SampleNames
@@ -138,9 +137,45 @@ def build_report(
         accuracy = summarize(measured, options.labels, user, names, agreements)
     if hasattr(data, "sample_names"):
         accuracy = _named(accuracy, data.sample_names())
-    size = subjects[0].size_bytes
-    results = Measurement(opened, accuracy, latency, tuple(coverages), exact, size)
-    return make_report(subjects, results, profile, options, **fields)
+    audits = list(zip(subjects, coverages, exact, strict=True))
+    models = _judged(audits, accuracy, latency, options.goals)
+    return Report(
+        schema=SCHEMA,
+        title=options.title,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        models=models,
+        machine=this_machine(),
+        accuracy=accuracy,
+        latency=latency,
+        profile=profile,
+        best=best_model(models, latency),
+        float_operators=tuple(
+            FloatOperator(subject.name, r.name, r.op, r.kernel, r.macs, r.reason)
+            for subject, coverage, _ in audits[1:]
+            for r in coverage.float_rows
+        ),
+        **fields,
+    )
+
+
+def _judged(
+    audits: Sequence[tuple[Subject, Coverage, Exactness | None]],
+    accuracy: Accuracy,
+    latency: Sequence[Timing],
+    goals: Goals,
+) -> tuple[ModelFacts, ...]:
+    """Return the models with verdicts, and with what they need on microcontrollers."""
+    facts = [
+        replace(ModelFacts.of(subject, coverage, not i), exactness=exact)
+        for i, (subject, coverage, exact) in enumerate(audits)
+    ]
+    models = facts[:1]
+    for i, own in enumerate(facts[1:], 1):
+        file = open_file(audits[i][0].file)
+        self_test = self_test_of(file, own.exactness)
+        verdict = make_verdict(facts, i, accuracy, latency, goals, self_test)
+        models.append(replace(own, verdict=verdict, deployment=file.deployment()))
+    return tuple(models)
 
 
 def check_options(data: Iterable[Any], options: ReportOptions) -> None:
@@ -172,46 +207,6 @@ def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
     return replace(accuracy, models=tuple(models))
 
 
-def make_report(
-    subjects: Sequence[Subject],
-    results: Measurement,
-    profile: Profile | None,
-    options: ReportOptions,
-    **fields: Any,
-) -> Report:
-    """Return the report of measurements.
-
-    Args:
-        subjects: the files.
-        results: what was measured of them.
-        profile: times of their nodes.
-        options: title and goals.
-        fields: fields of the report on layers and plan, if there are any.
-    """
-    files = zip(subjects, results.files, strict=True)
-    models = tuple(_facts(s, f, results, i, options.goals) for i, (s, f) in enumerate(files))
-    floats = tuple(
-        operator
-        for subject, coverage in zip(subjects[1:], results.coverages[1:], strict=True)
-        if coverage is not None
-        for operator in _float_operators(subject.name, coverage)
-    )
-    plan = {"rewrites": (), "edges": (), "notes": (), "plan": (), "layers": None}
-    return Report(
-        schema=SCHEMA,
-        title=options.title,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        models=models,
-        machine=this_machine(),
-        accuracy=results.accuracy,
-        latency=results.timings,
-        profile=profile,
-        best=best_model(models, results.timings),
-        float_operators=floats,
-        **{**plan, **fields},
-    )
-
-
 def digest_of(files: Sequence[ModelFile], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
     for part in (part for file in files for part in file.parts):
@@ -236,7 +231,7 @@ def measure_latencies(
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
-    files = [s.timed for s in subjects]
+    files = [s.timed or s.file for s in subjects]
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
@@ -252,60 +247,10 @@ def measure_latencies(
     if last is None:
         return (), None
     phase, timing = last
+    profiled = [s.profiled or s.file for s in subjects]
     profile = store.load_or_make(
         f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
         Profile,
-        partial(phase.profile, [s.profiled for s in subjects], [s.name for s in subjects], timing),
+        partial(phase.profile, profiled, [s.name for s in subjects], timing),
     )
     return tuple(timings.values()), profile
-
-
-def _facts(
-    subject: Subject, file: ModelFile, measured: Measurement, i: int, goals: Goals
-) -> ModelFacts:
-    coverage, exact = measured.coverages[i], measured.exactness[i]
-    assert coverage is not None
-    purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
-    share, weight_share, unknown = measured.shares(i)
-    judged = share if coverage.macs or unknown else nan
-    verdict = None
-    if i:
-        verdict = make_verdict(
-            *(measured.accuracy, i, measured.timings, judged, exact, goals, purpose, unknown),
-            self_test=self_test_of(file, exact),
-        )
-    return ModelFacts(
-        subject.name,
-        subject.file.name,
-        subject.origin,
-        measured.size(i),
-        share,
-        coverage.macs,
-        len(coverage.rows),
-        len(coverage.rows) - len(coverage.float_rows),
-        exact,
-        verdict,
-        purpose.target,
-        purpose.mode,
-        purpose.runs_here,
-        file.deployment() if i else None,
-        weight_share,
-        runtime_of(file) if i else subject.timed_name,
-        unknown,
-    )
-
-
-def _purpose(file: ModelFile, size: float) -> Purpose:
-    """Return what a file is for, by the metadata that qtool wrote."""
-    conversion = file.conversion()
-    if conversion is None:
-        return Purpose(size=size)
-    info = conversion.info
-    return Purpose(info.target, info.recipe.mode, file.runs_here, size)
-
-
-def _float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
-    """Return the operators that the audit reports in float."""
-    return [
-        FloatOperator(model, r.name, r.op, r.kernel, r.macs, r.reason) for r in coverage.float_rows
-    ]

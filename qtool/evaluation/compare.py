@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.formats import open_file
-from qtool.backends.model_file import ModelFile
 from qtool.core.atomic import resolve
 from qtool.core.errors import DataError
 from qtool.core.paths import same_file
@@ -19,7 +18,6 @@ from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
-from qtool.planning.mode_titles import MODE_NAMES
 
 _NO_LAYERS = "layers are not measured when files are compared; use `qtool report` for one model"
 
@@ -40,13 +38,6 @@ def compare_files(
     """
     subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
     return build_report(subjects, data, options, layers=_NO_LAYERS, folder=keep, bars=bars)
-
-
-def quantized_subject(file: ModelFile) -> Subject:
-    """Return a quantized file next to its float model."""
-    conversion = file.conversion()
-    name = MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
-    return Subject(name, file.path, f"the file {file.path.name}, made by {file.maker}")
 
 
 def ordered_files(

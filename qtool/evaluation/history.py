@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qtool.core.atomic import check_writable, fcntl, resolve
 from qtool.core.errors import MALFORMED, FileError, VerificationError
@@ -19,6 +19,9 @@ from qtool.core.remedies import OtherFile
 from qtool.core.versions import own_version
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.provenance import provenance
+
+if TYPE_CHECKING:
+    from qtool.evaluation.evaluation import Evaluation
 
 SCHEMA = 1
 
@@ -76,6 +79,23 @@ def make_run(command: str, file: Path, path: str, size_bytes: int, **results: An
         sha256 = next(iter(made.sha256.values()))
     cpu = this_machine().cpu
     return Run(now, command, path, sha256, model, own_version(), cpu, size_bytes, **results)
+
+
+def run_of(command: str, evaluation: Evaluation, file: Path, path: str) -> Run:
+    """Return the entry of an evaluation of one model.
+
+    Args:
+        command, file, path: as for `make_run`.
+        evaluation: what was measured of it.
+    """
+    facts, ratio = evaluation.models[-1], evaluation.speedup
+    return make_run(
+        *(command, file, path, facts.size_bytes),
+        verdict="" if facts.verdict is None else facts.verdict.headline,
+        speedup=None if ratio is None else ratio.median,
+        sqnr_db=evaluation.accuracy.models[-1].sqnr_db,
+        metrics={m.name: m.values[-1] for m in evaluation.accuracy.metrics},
+    )
 
 
 def append_run(history: Path, run: Run) -> None:

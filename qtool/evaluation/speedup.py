@@ -7,7 +7,6 @@ float is noticed before production.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -21,10 +20,9 @@ from qtool.core.data import Batch
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
-from qtool.core.types import Array
 from qtool.core.value_names import layers_of_joint
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.latency.decoding import Phase, phases
+from qtool.evaluation.latency.decoding import Phase, time_first
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.planning.mode_titles import MODE_NAMES
@@ -181,7 +179,7 @@ def measure_speedup(
     with scratch_folder() as folder:
         baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
         files = [baseline.timed, path]
-        timings, phase = _time_first(files, batches, seconds, place)
+        timings, phase = _timings(files, batches, seconds, place)
         title = runtime_title(place, suffix)
         size = sum(f.stat().st_size for f in open_file(baseline.timed).parts)
         speedup = Speedup(timings, (), mode, title, baseline=baseline.name, float_bytes=size)
@@ -213,30 +211,17 @@ def measure_file_speedup(
         VerificationError: the runtime refuses one of the files.
     """
     place = timing_runtime(target_name)
-    timings, _ = _time_first([float_file, file], batches, seconds, place)
+    timings, _ = _timings([float_file, file], batches, seconds, place)
     size = sum(f.stat().st_size for f in open_file(float_file).parts)
     title = runtime_title(place, MODEL_SUFFIXES[0])
     return Speedup(timings, (), mode, title, baseline=float_file.name, float_bytes=size)
 
 
-def _time_first(
+def _timings(
     files: Sequence[Path], batches: Sequence[Batch], seconds: float, place: str
 ) -> tuple[tuple[Timing, ...], Phase]:
-    """Time the first batch that files take: where one input holds the number of rows of another,
-    they take no part of a batch."""
-    for batch in batches[:-1]:
-        with suppress(VerificationError):
-            return _time(files, batch.arrays(), seconds, place)
-    return _time(files, batches[-1].arrays(), seconds, place)
-
-
-def _time(
-    files: Sequence[Path], inputs: Sequence[Array], seconds: float, place: str
-) -> tuple[tuple[Timing, ...], Phase]:
-    """Return a timing for each phase, and the last one."""
-    each = phases(files[0], inputs)
-    options = {"runtime": place, "seconds": seconds, "least_rounds": MIN_ROUNDS}
-    return tuple(p.time(files, **options) for p in each), each[-1]
+    arrays = [batch.arrays() for batch in batches]
+    return time_first(files, arrays, runtime=place, seconds=seconds, least_rounds=MIN_ROUNDS)
 
 
 def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]:

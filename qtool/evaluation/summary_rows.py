@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
-from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
-from qtool.metrics.metric import Metric
-from qtool.metrics.output_agreement import OutputAgreement, agreements_text
+from qtool.evaluation.measure.accuracy import Accuracy
+from qtool.metrics.output_agreement import agreements_text
 from qtool.verification.coverage import unknown_work
 from qtool.verification.fidelity import OutputSqnr, outputs_text
 
@@ -61,61 +60,33 @@ def sqnr_row(sqnr_db: float | None, samples: int, outputs: Sequence[OutputSqnr] 
     return "SQNR", f"{text} ({formats.quantity(samples, 'sample')})"
 
 
-def metric_rows(metrics: Sequence[Metric], model: int = 1, name: str = FLOAT) -> Iterator[Row]:
-    """Yield a row per metric: its value, that of the reference, and the interval of the change."""
-    for metric in metrics:
+def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
+    """Return metrics with the intervals of their changes, then agreement with the reference; of a
+    file that was measured alone, its metrics."""
+    if len(accuracy.models) == 1:
+        return [(metric.name, metric.text(metric.values[0])) for metric in accuracy.metrics]
+    rows, outcome = [], accuracy.models[model]
+    for metric in accuracy.metrics:
         reference, own = metric.text(metric.values[0]), metric.text(metric.values[model])
         ends = metric.change_interval(model)
         ends = ends and f"; 95 % interval {ends}"
-        yield metric.name, f"{own}, {name} {reference} ({metric.change(metric.drops[model])}{ends})"
-
-
-def agreement_row(
-    share: float | None, scores: str, samples: int, tokens: int, kl: float | None = None
-) -> Row | None:
-    """Return on how many samples or tokens a model predicts the reference's class; None without.
-
-    Args:
-        share: share of the samples or tokens, 0 to 1.
-        scores, tokens: see `Accuracy`.
-        samples: number of samples.
-        kl: see `ModelAccuracy`.
-    """
-    if share is None:
-        return None
-    what = AGREEMENTS[scores].removesuffix(" agreement").replace("next-", "next ")
-    whole, unit = (tokens, "tokens") if tokens else (samples, "samples")
-    text = f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
-    return "agreement", text if kl is None else f"{text}, KL divergence {kl:.2g}"
-
-
-def yardstick_rows(yardsticks: Sequence[OutputAgreement]) -> list[Row]:
-    """Return what outputs that are no scores of classes or tokens agree in."""
-    text = agreements_text(yardsticks, len(yardsticks) > 1)
-    return [("agreement", text)] if text else []
-
-
-def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
-    """Return metrics, then agreement with the reference; of a file that was measured alone, its
-    metrics."""
-    if len(accuracy.models) == 1:
-        return [(metric.name, metric.text(metric.values[0])) for metric in accuracy.metrics]
-    outcome = accuracy.models[model].agreement
-    share = None if outcome is None else outcome.value
-    agreement = agreement_row(
-        share, accuracy.scores, accuracy.samples, accuracy.tokens, accuracy.models[model].kl
-    )
-    rows = list(metric_rows(accuracy.metrics, model, name))
-    rows += [] if agreement is None else [agreement]
-    return rows + yardstick_rows(accuracy.models[model].yardsticks)
+        change = f"{metric.change(metric.drops[model])}{ends}"
+        rows.append((metric.name, f"{own}, {name} {reference} ({change})"))
+    if outcome.agreement is not None:
+        what = accuracy.agreement_name.removesuffix(" agreement").replace("next-", "next ")
+        whole, unit = accuracy.samples, "samples"
+        if accuracy.tokens:
+            whole, unit = accuracy.tokens, "tokens"
+        same = formats.part(round(outcome.agreement.value * whole), whole)
+        kl = "" if outcome.kl is None else f", KL divergence {outcome.kl:.2g}"
+        rows.append(("agreement", f"same {what} on {same} {unit}{kl}"))
+    if text := agreements_text(outcome.yardsticks, len(outcome.yardsticks) > 1):
+        rows.append(("agreement", text))
+    return rows
 
 
 def integer_row(
-    share: float,
-    weight_share: float,
-    unknown: int = 0,
-    macs: int | None = None,
-    operators: tuple[int, int] | None = None,
+    share: float, weight_share: float, unknown: int, macs: int, operators: tuple[int, int]
 ) -> Row:
     """Return the share of the MACs in integer kernels, or with integer weights if that is all.
 
@@ -129,7 +100,6 @@ def integer_row(
     weights = f"{formats.share(weight_share)} of the MACs"
     if weight_share and not share:
         return "weights", f"integer in {weights}{unknown_work(unknown)}; activations stay float"
-    work = "the" if macs is None else formats.count(macs)
-    count = "" if operators is None else f", {operators[0]} of {operators[1]} operators"
-    text = f"{formats.share(share)} of {work} MACs{count}{unknown_work(unknown)}"
+    count = f"{operators[0]} of {operators[1]} operators"
+    text = f"{formats.share(share)} of {formats.count(macs)} MACs, {count}{unknown_work(unknown)}"
     return "integer", f"{text}; {weights} with integer weights only" if weight_share else text

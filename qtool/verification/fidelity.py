@@ -7,7 +7,7 @@ plan can be carried out to the last bit and still be of no use.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +18,7 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
 from qtool.metrics.compared_batches import ComparedBatches, is_cache
-from qtool.metrics.matched_rows import compared_outputs
+from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
     NEAR,
     OutputAgreement,
@@ -27,7 +27,7 @@ from qtool.metrics.output_agreement import (
 )
 from qtool.metrics.output_errors import finite_or_inf
 from qtool.metrics.output_kind import NUMBERS
-from qtool.verification.estimate import Estimate
+from qtool.verification.estimate import CALIBRATION, Estimate, OutputEstimate, estimate_outputs
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
@@ -75,17 +75,15 @@ class Fidelity(JsonRecord):
     Attributes:
         samples: number of samples.
         outputs: SQNR of the float outputs against the float model.
+        estimate: errors to be expected on new data; those of the same sample where there is no
+            other.
         not_finite: outputs that hold NaN or Inf in the float model itself.
         costliest: the layers that cost most, the worst first; measured if an output is below
             `MIN_SQNR_DB`.
         narrow_inputs: inputs of concats that use few codes of the concatenated tensor.
-        estimate: errors to be expected on new data; None without samples to measure them on.
         near_zero_divisions: divisions whose divisor quantization may take through zero.
         collapsed: outputs with this share of values in one value that differ in the float model: a
             few others are so much larger that they alone decide the SQNR.
-        equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
-            whose codes differ by one everywhere and mean the same.
-        agreements: what changes for a user of the outputs, on the same samples as `outputs`.
         states: outputs that are states of recurrent layers, unless the user names what they are.
         by_values: outputs whose number of rows depends on values, which are not compared.
     """
@@ -94,14 +92,12 @@ class Fidelity(JsonRecord):
 
     samples: int
     outputs: Outputs
+    estimate: Estimate
     not_finite: tuple[str, ...] = ()
     costliest: tuple[LayerSqnr, ...] = ()
     narrow_inputs: tuple[NarrowInput, ...] = ()
-    estimate: Estimate | None = None
     near_zero_divisions: tuple[str, ...] = ()
     collapsed: tuple[OutputShare, ...] = ()
-    equal_shares: tuple[OutputShare, ...] = ()
-    agreements: tuple[OutputAgreement, ...] = ()
     by_values: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
 
@@ -120,8 +116,6 @@ class Fidelity(JsonRecord):
 
     def _figures(self) -> Outputs:
         """Return the SQNR of each output: its median over the samples of the estimate."""
-        if self.estimate is None:
-            return self.outputs
         return tuple(OutputSqnr(o.output, o.median_db) for o in self.estimate.outputs)
 
     @property
@@ -131,11 +125,11 @@ class Fidelity(JsonRecord):
         Not if it does what the float model does, see `OutputAgreement.is_good`; also above, if it
         is hardly of use. A KV cache is judged by the outputs that read it.
         """
-        good = {each.output for each in self._agreed if each.is_good}
+        good = {each.output for each in self.estimate.agreements if each.is_good}
         poor = self._poor()
         figures = [(n, db) for n, db in self._figures() if not is_cache(n)]
         low = [n for n, db in figures if db is not None and db < MIN_SQNR_DB and n not in good]
-        other = [name for name, share in self._equal if share < _MIN_EQUAL]
+        other = [name for name, share in self.estimate.equal_shares if share < _MIN_EQUAL]
         if not low and not other and not poor:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
@@ -164,16 +158,16 @@ class Fidelity(JsonRecord):
         clear = {name for name, db in errors.items() if db is None or db >= _CLEAR_DB}
         far = [
             each
-            for each in self._agreed
+            for each in self.estimate.agreements
             if not each.is_near and not (each.kind == NUMBERS and each.output in clear)
         ]
         if far:
             return min(far, key=lambda each: each.value).headline
-        other = [each for each in self._equal if each.share < NEAR]
+        other = [each for each in self.estimate.equal_shares if each.share < NEAR]
         if other:
             output, share = min(other, key=lambda each: each.share)
             return f"{formats.share(share)} of {output} equal"
-        known = {each.output for each in self._agreed}
+        known = {each.output for each in self.estimate.agreements}
         figures = [
             db
             for name, db in errors.items()
@@ -185,54 +179,20 @@ class Fidelity(JsonRecord):
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""
         errors = dict(self._figures())
-        limits = (
-            (each, MIN_SQNR_DB if each.kind == NUMBERS else _CLEAR_DB) for each in self._agreed
-        )
         return [
             each
-            for each, limit in limits
-            if each.is_poor and (db := errors.get(each.output)) is not None and db < limit
+            for each in self.estimate.agreements
+            if each.is_poor
+            and (db := errors.get(each.output)) is not None
+            and db < (MIN_SQNR_DB if each.kind == NUMBERS else _CLEAR_DB)
         ]
-
-    def _agreements(self) -> str:
-        """Return what the outputs agree in, of several with their names."""
-        return agreements_text(self._agreed[:_SHOWN], len(self.outputs) > 1)
-
-    @property
-    def _agreed(self) -> tuple[OutputAgreement, ...]:
-        """The agreements that are shown and judged: on new data where it was measured."""
-        return self.agreements if self.estimate is None else self.estimate.agreements
-
-    @property
-    def _equal(self) -> tuple[OutputShare, ...]:
-        """The shares of equal values that are shown and judged."""
-        return self.equal_shares if self.estimate is None else self.estimate.equal_shares
-
-    def _shown(self) -> str:
-        same = sorted(self.equal_shares, key=lambda each: each[1])
-        shares = [f"{formats.percent(share)} of {name} equal" for name, share in same[:_SHOWN]]
-        return ", ".join([outputs_text(self.outputs), *shares] if self.outputs else shares)
 
     def row(self) -> tuple[str, str]:
         """Return (label, figures) for a summary: the errors to be expected on new data."""
-        if self.estimate is not None:
-            return "SQNR", self._estimated(self.estimate)
-        outputs = self.outputs
-        where = formats.quantity(self.samples, "calibration sample")
-        main = [o for o in outputs if not is_cache(o.output)] or list(outputs)
-        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else outputs_text(main)
-        if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
-            shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
-            shown += f", KV cache {decibels_text(min(caches))}"
-        same = sorted(self.equal_shares, key=lambda each: each[1])
-        equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
-        text = f"{', '.join(filter(None, [shown, *equal]))} ({where})"
-        if agreements := self._agreements():
-            text += f"; {agreements} ({formats.quantity(self.samples, 'calibration sample')})"
-        return "SQNR", text
+        return "SQNR", self._estimated()
 
-    def _estimated(self, estimate: Estimate) -> str:
-        outputs = estimate.outputs
+    def _estimated(self) -> str:
+        estimate, outputs = self.estimate, self.estimate.outputs
         main = [o for o in outputs if not is_cache(o.output)] or list(outputs)
         shown = estimate.text(main) if main else ""
         caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
@@ -242,7 +202,7 @@ class Fidelity(JsonRecord):
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
         if equal:
             shown = f"{', '.join(filter(None, [shown, *equal]))} ({estimate.source})"
-        agreements = self._agreements()
+        agreements = agreements_text(estimate.agreements[:_SHOWN], len(self.outputs) > 1)
         shown = shown or ("not measured" if self.by_values else "")
         return f"{shown}; {agreements}" if agreements else shown
 
@@ -251,20 +211,19 @@ class Fidelity(JsonRecord):
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
-        if self.estimate is not None:
-            if note := self.estimate.caution:
-                yield note
-            if self.estimate.clipped > _CLIPPED:
-                yield (
-                    f"{formats.percent(self.estimate.clipped)} of the values of inputs and outputs "
-                    "are beyond their calibrated ranges; calibrate on data that reaches further"
-                )
+        if note := self.estimate.caution:
+            yield note
+        if self.estimate.clipped > _CLIPPED:
+            yield (
+                f"{formats.percent(self.estimate.clipped)} of the values of inputs and outputs "
+                "are beyond their calibrated ranges; calibrate on data that reaches further"
+            )
         if self.by_values:
             yield (
                 f"values decide how many rows {_listed(self.by_values)} has, so that rows are not "
                 "compared"
             )
-        for each in self._agreed:
+        for each in self.estimate.agreements:
             if not each.compared:
                 yield (
                     f"no sample has a value of '{each.output}' above {each.threshold:g}, so that "
@@ -290,13 +249,10 @@ class Fidelity(JsonRecord):
             )
 
     def __str__(self) -> str:
-        measure = "SQNR against" if self.outputs else "agreement with"
-        where = formats.quantity(self.samples, "sample")
-        lines = [f"{measure} the float model ({where}): {self._shown()}"]
-        if self.estimate is not None:
-            lines.append(f"to be expected on new data: {self._estimated(self.estimate)}")
-        elif agreements := self._agreements():
-            lines.append(f"agreement with the float model ({where}): {agreements}")
+        lines = [f"to be expected on new data: {self._estimated()}"]
+        if self.outputs:
+            where = formats.quantity(self.samples, "sample")
+            lines.insert(0, f"SQNR against the float model ({where}): {outputs_text(self.outputs)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
@@ -307,6 +263,7 @@ def compare_outputs(
     real: Arrays,
     quantized: Arrays,
     evidence: Mapping[str, Evidence] = MappingProxyType({}),
+    estimate: Estimate | None = None,
 ) -> Fidelity:
     """Compare the outputs of the float and of the quantized model.
 
@@ -316,9 +273,14 @@ def compare_outputs(
         real: outputs of the float model.
         quantized: outputs of the quantized model.
         evidence: output -> what is known of it besides its values.
+        estimate: errors to be expected on new data; None: those of these outputs.
     """
-    batch = ComparedBatches(names, evidence)
-    batch.add(real, quantized, samples)
+    if estimate is None:
+        batch = ComparedBatches(names, evidence)
+        estimate = estimate_outputs(batch.add(real, quantized, samples), CALIBRATION)
+        same = batch.agreements(), batch.equal_shares()
+        estimate = replace(estimate, agreements=same[0], equal_shares=same[1])
+    left = tuple(by_values(names, evidence))
     names, real, quantized = compared_outputs(names, real, quantized, evidence)
     outputs, not_finite, collapsed = [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
@@ -330,14 +292,19 @@ def compare_outputs(
         share = _mode_share(b)
         if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
             collapsed.append(OutputShare(name, share))
+    broken = {n for n, db in outputs if n in not_finite and db == NO_SIGNAL_DB}
+    known = (
+        OutputEstimate(o.output, *[NO_SIGNAL_DB] * 5) if o.output in broken else o
+        for o in estimate.outputs
+    )
+    estimate = replace(estimate, outputs=tuple(known))
     return Fidelity(
         samples,
         tuple(outputs),
+        estimate,
         tuple(not_finite),
         collapsed=tuple(collapsed),
-        equal_shares=batch.equal_shares(),
-        agreements=batch.agreements(),
-        by_values=tuple(batch.left),
+        by_values=left,
         states=tuple(n for n in names if n in evidence and evidence[n].is_state_alone),
     )
 

@@ -47,6 +47,10 @@ def test_verify_on_random_inputs_and_on_data(file):
 # --- evaluate ------------------------------------------------------------------------------------
 
 
+def sqnr(result):
+    return result.accuracy.models[1].sqnr_db
+
+
 def test_evaluate_whatever_the_model_is(file):
     labels = np.zeros(32, np.int64)
     known = qtool.evaluate(file, captured(), DATA, labels, seconds=0)
@@ -55,10 +59,11 @@ def test_evaluate_whatever_the_model_is(file):
     )
     for model in (module(), program):
         found = qtool.evaluate(file, model, iter(DATA), labels, seconds=0)
-        assert (found.samples, found.agreement) == (32, known.agreement)
-        assert found.batch == 1  # as quantize_to_file times
-        assert found.float_.accuracy == known.float_.accuracy
-        assert found.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
+        assert found.latency[0].batch == 1  # as quantize_to_file times
+        own, other = (result.accuracy.models[1] for result in (found, known))
+        assert (found.accuracy.samples, own.agreement) == (32, other.agreement)
+        assert found.accuracy.metrics == known.accuracy.metrics
+        assert own.sqnr_db == pytest.approx(other.sqnr_db, abs=1e-6)
 
 
 def test_a_float_model_with_other_weights_is_refused(file, tmp_path):
@@ -70,13 +75,13 @@ def test_a_float_model_with_other_weights_is_refused(file, tmp_path):
         qtool.evaluate(file, other, DATA, seconds=0)
     with pytest.raises(VerificationError, match=message):
         qtool.report(file, DATA, tmp_path / "r", QUICK, model=other)
-    assert qtool.evaluate(file, other, DATA, seconds=0, other_model=True).samples == 32
+    assert qtool.evaluate(file, other, DATA, seconds=0, other_model=True).accuracy.samples == 32
 
 
 def test_an_onnx_file_of_the_float_model_is_no_other_model(file, tmp_path):
     captured().export_float(tmp_path / "float.onnx")
     model = qtool.load_model(tmp_path / "float.onnx")
-    assert qtool.evaluate(file, model, DATA, seconds=0).sqnr_db > 20
+    assert sqnr(qtool.evaluate(file, model, DATA, seconds=0)) > 20
 
 
 def test_evaluate_takes_batches_with_labels_and_by_name(file):
@@ -84,7 +89,7 @@ def test_evaluate_takes_batches_with_labels_and_by_name(file):
     pairs = [(x, torch.zeros(len(x))) for x in DATA]
     named = [{"x": x} for x in DATA]
     for data in (pairs, named):
-        assert qtool.evaluate(file, module(), data, seconds=0).sqnr_db == known.sqnr_db
+        assert sqnr(qtool.evaluate(file, module(), data, seconds=0)) == sqnr(known)
 
 
 def test_inputs_outside_the_calibrated_range_are_named(file, tmp_path):
@@ -92,13 +97,13 @@ def test_inputs_outside_the_calibrated_range_are_named(file, tmp_path):
         return [text for text in warnings if "outside the range that" in text]
 
     far = [100 * x for x in DATA]
-    (said,) = warned(qtool.evaluate(file, captured(), far, seconds=0).warnings)
+    (said,) = warned(qtool.evaluate(file, captured(), far, seconds=0).accuracy.warnings)
     assert re.match(
         r"\d\d(\.\d+)? % of the input values are outside the range that the quantized", said
     )
     report = qtool.report(file, far, tmp_path / "r", QUICK, model=captured())
     assert said in str(report)
-    assert not warned(qtool.evaluate(file, captured(), DATA, seconds=0).warnings)
+    assert not warned(qtool.evaluate(file, captured(), DATA, seconds=0).accuracy.warnings)
 
 
 # --- compare and report --------------------------------------------------------------------------
@@ -177,8 +182,8 @@ def apart(tmp_path, monkeypatch):
 def test_evaluate_and_bench_read_both_files(apart, file):
     plain, int8 = apart
     found, known = (qtool.evaluate(f, captured(), DATA, seconds=0) for f in (int8, file))
-    assert found.sqnr_db == known.sqnr_db
-    assert found.int8.size_bytes == sum(f.stat().st_size for f in storage.model_files(int8))
+    assert sqnr(found) == sqnr(known)
+    assert found.models[1].size_bytes == sum(f.stat().st_size for f in storage.model_files(int8))
     timed = qtool.bench([plain, int8], batch_sizes=(2,), seconds=0.01)
     assert len(timed.timings) == 1
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.backends.formats import open_file
-from qtool.evaluation.latency.bench import _random_batch
+from qtool.evaluation.bench import _random_batch
 
 SIZES = (32, 64)
 
@@ -49,5 +49,5 @@ def test_the_engine_is_compared_at_sizes_that_the_file_takes(file: Path) -> None
 
 
 def test_files_are_timed_at_the_sizes_that_one_of_them_records(file: Path) -> None:
-    (array,) = _random_batch([file], 2, file)
+    (array,) = _random_batch([file], 2)
     assert array.shape == (2, 3, *SIZES)

@@ -58,8 +58,8 @@ def main(folder: Path) -> None:
 
     check: qtool.FileCheck = qtool.verify(folder / "int8.onnx")
     evaluation: qtool.Evaluation = qtool.evaluate(folder / "int8.onnx", model, list(batches(2)))
-    metrics: tuple[qtool.Metric, ...] = evaluation.metrics
-    print(check.passed, evaluation.sqnr_db, metrics)
+    metrics: tuple[qtool.Metric, ...] = evaluation.accuracy.metrics
+    print(check.passed, evaluation.accuracy.models[1].sqnr_db, metrics)
     try:
         qtool.quantize(model, [], accuracy="best")
     except qtool.DataError as error:

@@ -41,7 +41,7 @@ def test_accuracy_follows_the_classes(cli: Cli, file: str) -> None:
         assert "blue=0" in guess.stderr
         assert "blue=0" not in chosen.stderr
         values = [json.loads(each.stdout) for each in (guess, chosen)]
-        metrics = [v.get("accuracy", v)["metrics"][0]["values"][0] for v in values]
+        metrics = [v["accuracy"]["metrics"][0]["values"][0] for v in values]
         assert metrics == pytest.approx([1 / 3, 1.0])
 
 

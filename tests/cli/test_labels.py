@@ -40,7 +40,7 @@ def _evaluate(folder: Path, data: str, *more: str, file: str = "int8.onnx") -> R
 
 def _metrics(result: Result) -> list[str]:
     assert result.exit_code == 0, result.output
-    return [metric["name"] for metric in json.loads(result.stdout)["metrics"]]
+    return [metric["name"] for metric in json.loads(result.stdout)["accuracy"]["metrics"]]
 
 
 def test_names_in_an_array_are_classes(folder: Path) -> None:

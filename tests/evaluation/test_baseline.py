@@ -15,8 +15,8 @@ import qtool
 from qtool.backends.formats import open_file, open_model
 from qtool.evaluation import baseline as module
 from qtool.evaluation.baseline import Baseline
+from qtool.evaluation.evaluation import runtime_of
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
-from qtool.evaluation.measurement import runtime_of
 from qtool.evaluation.speedup import measure_speedup, untimed_reason
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -61,7 +61,8 @@ def _pairs():
 )
 def test_outputs_and_labels_of_all_data(file, data, labels):
     model = TwoHeads().eval()
-    found = qtool.evaluate(file, model, data(), labels, function=both_right, seconds=0.01).metrics
+    result = qtool.evaluate(file, model, data(), labels, function=both_right, seconds=0.01)
+    found = result.accuracy.metrics
     with torch.no_grad():
         known = both_right(model(X), MASKS).double().mean()
     assert found[0].name == "both_right"

@@ -37,7 +37,7 @@ def test_outputs_without_labels_have_the_yardstick_of_their_kind(
     case: str, kinds: list[str], tmp_path: Path
 ) -> None:
     real, other, inputs = files(case, tmp_path)
-    found = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    found = qtool.evaluate(other, real, inputs, seconds=0, other_model=True).accuracy.models[1]
     assert [each.kind for each in found.yardsticks] == kinds
     assert min(each.value for each in found.yardsticks) > 0.95
     assert found.agreement is None
@@ -65,11 +65,11 @@ def test_rows_that_values_decide_end_in_a_sentence(tmp_path: Path) -> None:
 def test_a_file_records_what_its_output_is(batches: list[Any], recipe: Any, tmp_path: Path) -> None:
     real, _, _ = files(LABELLED, tmp_path)
     model = qtool.quantize(qtool.load_model(real), batches, accuracy="fast", recipe=recipe)
-    assert model.fidelity.agreements[0].kind == "class"
+    assert model.fidelity.estimate.agreements[0].kind == "class"
     model.export(tmp_path / "int8.onnx")
     data = np.random.default_rng(3).normal(size=(40, 16)).astype(np.float32)
-    found = qtool.evaluate(tmp_path / "int8.onnx", real, data, seconds=0)
-    assert (found.scores, found.yardsticks) == ("classes", ())
+    found = qtool.evaluate(tmp_path / "int8.onnx", real, data, seconds=0).accuracy
+    assert (found.scores, found.models[1].yardsticks) == ("classes", ())
 
 
 class Selecting(torch.nn.Module):

@@ -153,9 +153,7 @@ def check_file(
 def _unlike(fidelity: Fidelity) -> bool:
     """Whether samples of the estimate decide it, or differ from those of the calibration."""
     estimate = fidelity.estimate
-    return estimate is not None and bool(
-        estimate.costly or estimate.beyond or estimate.reach > NEARER
-    )
+    return bool(estimate.costly or estimate.beyond or estimate.reach > NEARER)
 
 
 def _lowest(quantized: QuantizedModel, path: Path, optimise: bool) -> float:

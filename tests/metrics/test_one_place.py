@@ -18,7 +18,6 @@ WORDS = {
 ELSEWHERE = {
     "evaluation/language_model.py": "which tokens count",
     "observers/entropy.py": "of histograms, an observer's",
-    "evaluation/summary_rows.py": "a row that shows it",
 }
 
 

@@ -80,7 +80,8 @@ def test_no_layer_is_named_whose_error_is_a_small_part_of_the_whole() -> None:
 def test_only_nan_is_a_warning_and_never_no_noise() -> None:
     broken = np.full(3, np.nan, np.float32)
     fidelity = compare_outputs(1, ["y"], [broken], [broken])
-    assert fidelity.worst == -200
+    assert fidelity.judged is not None
+    assert (fidelity.worst, fidelity.judged.sqnr_db) == (-200, -200)
     assert fidelity.warning == "warning: the float model gives only NaN or Inf in output 'y'"
     assert "no noise" not in str(fidelity)
 
@@ -105,8 +106,9 @@ def test_by_hand(real: list[float], coded: list[float], db: float | None) -> Non
 
 
 def test_only_the_worst_of_many_are_shown_in_the_order_of_the_model() -> None:
-    text = str(Fidelity(4, tuple((f"o{i}", 40.0 - i) for i in range(9))))
-    assert text == (
+    outputs = tuple(OutputSqnr(f"o{i}", 40.0 - i) for i in range(9))
+    text = str(Fidelity(4, outputs, Estimate(4, ESTIMATE, ())))
+    assert text.splitlines()[0] == (
         "SQNR against the float model (4 samples): o5 35.0 dB, o6 34.0 dB, o7 33.0 dB, o8 32.0 dB "
         "and 5 more"
     )
@@ -186,7 +188,7 @@ def test_inputs_alike_are_not_named() -> None:
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
     figures = OutputEstimate("y", 4.0, 3.0, 5.0, 3.5, 1.0)
-    found = Fidelity(8, (OutputSqnr("y", 31.0),), estimate=Estimate(40, ESTIMATE, (figures,)))
+    found = Fidelity(8, (OutputSqnr("y", 31.0),), Estimate(40, ESTIMATE, (figures,)))
     assert found.warning == "warning: output 'y' below 20 dB SQNR"
     assert found.worst == 4.0, "the figure that is shown is the one that goals judge"
 

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from qtool.backends.formats import open_file, runtime_title
-from qtool.core.errors import DataError, OptionError
 from qtool.core.formats import milliseconds, quantity, table, times
-from qtool.core.limits import THREADS, Range
-from qtool.core.option_names import NATIVE
-from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
-from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.summary import Summarized, Summary
-from qtool.core.types import Array
-from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
-from qtool.evaluation.machine import Machine, this_machine
-from qtool.evaluation.model_inputs import (
-    check_same_inputs,
-    fixed_batch,
-    random_inputs,
-    resized,
-)
-from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.machine import Machine
 
 PHASE = "phase"
 COLUMNS = (
@@ -131,95 +114,3 @@ def _phase(timing: Timing) -> str:
         return ""
     count = f"after {timing.cached}" if timing.phase == STEP else f"of {timing.tokens}"
     return f"{timing.phase} {count}"
-
-
-def time_in_turns(
-    files: Sequence[str | Path],
-    first_batch: Callable[[Path], list[Array]] | None = None,
-    *,
-    batch_sizes: Sequence[int] | None = None,
-    threads: Sequence[int] = ReportOptions.threads,
-    runtime: str = NATIVE,
-    seconds: float = 10.0,
-    precision: float = 0.01,
-    bars: Bars = no_bars,
-) -> Bench:
-    """Time files in turns in one process; decoders with a prompt and, with a KV cache, a step.
-
-    Args:
-        files: models with the same inputs; the first is the reference.
-        first_batch: returns the inputs for a file, which are cut or repeated; None: random ones.
-        batch_sizes, threads: every pair of them is timed. By default 1 and 32, of files that take
-            one size that size.
-        runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
-            onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
-            provider on a GPU.
-        seconds: maximum per pair.
-        precision: a pair ends when every ratio's 95 % interval is within this of its median.
-        bars: returns a progress bar for a title and a length.
-
-    Raises:
-        OptionError: a number is NaN, infinite or out of its range, or the runtime is unknown.
-        DataError: files with different inputs, no data, data that does not fit, or a batch size
-            that a file does not accept.
-        FileError: not a model file.
-        VerificationError: a file does not run, or the runtime is not installed.
-    """
-    sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
-    _check_numbers(sizes, threads, seconds, precision)
-    paths = [Path(f) for f in files]
-    for path in paths:
-        open_file(path)
-    if not paths:
-        raise DataError("there is no file", CallEdit("give one or more to time"))
-    check_same_inputs(paths)
-    notes = []
-    if (only := fixed_batch(paths)) is not None:
-        name, taken = only
-        if batch_sizes is None:
-            sizes = (taken,)
-            notes.append(f"{name} takes batches of {taken} alone")
-        for size in sizes:
-            _check_batch(name, taken, size)
-    draw = first_batch or partial(_random_batch, paths, max(sizes))
-    batch = draw(paths[0])
-    pairs = [(size, count) for count in threads for size in sizes]
-    timings = []
-    for size, count in bars("timing", len(pairs))(pairs):
-        inputs = resized(paths[:1], batch, size)
-        timings += [
-            phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
-            for phase in phases(paths[0], inputs)
-        ]
-    place = runtime_title(runtime)
-    names = tuple(map(str, files))
-    return Bench(names, this_machine(), tuple(timings), precision, place, tuple(notes))
-
-
-def _check_batch(name: str, taken: int, size: int) -> None:
-    if size != taken:
-        raise DataError(
-            f"{name} does not accept batch size {size}",
-            Argument("--batch-sizes", taken, "time what it takes, {}"),
-        )
-
-
-def _random_batch(paths: Sequence[Path], size: int, path: Path) -> list[Array]:
-    """Return random inputs of a file with the sizes that one of the files records; the time at
-    other sizes says little."""
-    known = next(filter(None, (open_file(p).known_sizes() for p in paths)), None)
-    return next(random_inputs(path, size, size, known=known))
-
-
-def _check_numbers(
-    batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
-) -> None:
-    for name, value in (("batch_sizes", batch_sizes), ("threads", threads)):
-        if not isinstance(value, Sequence):
-            raise OptionError(f"{name} is {value!r}", DataEdit(f"give a list, [{value!r}]"))
-    for size in batch_sizes:
-        Range(low=1, whole=True).check("batch_sizes", size)
-    for count in threads:
-        THREADS.check("threads", count)
-    Range(low=0).check("seconds", seconds)
-    Range(low=0).check("precision", precision)

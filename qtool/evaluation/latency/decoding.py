@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model
 from qtool.evaluation.latency.interleaved_timing import PROMPT, STEP, Timing, time_files
 from qtool.evaluation.latency.node_times import RUNS, Profile, profile_nodes, sums_that_differ
+from qtool.evaluation.model_inputs import resized
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,29 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     )
     accepted = tuple(p for p in candidates if _runs(model, p.inputs))
     return accepted or (Phase("", arrays),)
+
+
+def time_first(
+    files: Sequence[str | Path], batches: Sequence[Sequence[Array]], **options: Any
+) -> tuple[tuple[Timing, ...], Phase]:
+    """Time the first batch that files take, in each phase; return the timings and the last phase.
+
+    Where one input holds the number of rows of another, files take no part of a batch.
+
+    Args:
+        files: the first is the reference.
+        batches: arrays in the order of its inputs.
+        options: as for `time_files`.
+    """
+
+    def timed(arrays: Sequence[Array]) -> tuple[tuple[Timing, ...], Phase]:
+        each = phases(files[0], resized(files, arrays))
+        return tuple(phase.time(files, **options) for phase in each), each[-1]
+
+    for arrays in batches[:-1]:
+        with suppress(VerificationError):
+            return timed(arrays)
+    return timed(batches[-1])
 
 
 def _call(place: LanguageModel, arrays: Sequence[Array], tokens: int, cached: int) -> list[Array]:

@@ -106,6 +106,11 @@ class Timing:
     cached: int = 0
 
     @property
+    def conditions(self) -> tuple[int, int]:
+        """Batch size and number of threads."""
+        return self.batch, self.threads
+
+    @property
     def what(self) -> str:
         """What was timed: "batch 1, 1 thread", of a decoder after its phase."""
         threads = quantity(self.threads, "thread")

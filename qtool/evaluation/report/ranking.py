@@ -11,8 +11,8 @@ from qtool.core.formats import size, times
 from qtool.evaluation.report.verdict import HEADLINES, Level
 
 if TYPE_CHECKING:
+    from qtool.evaluation.evaluation import Evaluation, ModelFacts
     from qtool.evaluation.latency.interleaved_timing import Timing
-    from qtool.evaluation.report.report import ModelFacts, Report
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def best_model(models: Sequence[ModelFacts], latency: Sequence[Timing]) -> Best 
     return Best(models[first].name, f"the smallest {those} ({size(models[first].size_bytes)})")
 
 
-def best_in_column(report: Report, column: str) -> frozenset[int]:
+def best_in_column(report: Evaluation, column: str) -> frozenset[int]:
     """Return the models with the best value of a column, without the reference; none if all tie.
 
     Args:
@@ -55,7 +55,7 @@ def best_in_column(report: Report, column: str) -> frozenset[int]:
     return chosen if len(chosen) < len(values) else frozenset()
 
 
-def _value(report: Report, column: str, model: int) -> float:
+def _value(report: Evaluation, column: str, model: int) -> float:
     """Return a number that is larger for a better model."""
     outcome = report.accuracy.models[model]
     if column == "agreement":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import isnan
+from typing import TYPE_CHECKING
 
 from qtool.core.argument_names import argument
 from qtool.core.formats import percent, quantity
@@ -18,6 +18,9 @@ from qtool.metrics.metric import PERPLEXITY, Metric, default_drop
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.verification import Exactness, SelfCheck
 from qtool.verification.coverage import unknown_work
+
+if TYPE_CHECKING:
+    from qtool.evaluation.evaluation import ModelFacts
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
@@ -80,75 +83,56 @@ class Verdict:
     checks: tuple[Check, ...]
 
     @property
+    def decisive_timing(self) -> int:
+        """Index of the timing that decides about the latency: the last one of the worst level."""
+        levels = [list(Level).index(c.level) for c in self.checks if c.name == "latency"]
+        return max(range(len(levels)), key=lambda i: (levels[i], i))
+
+    @property
     def missed(self) -> bool:
         """True if any goal that the user set was missed."""
         return any(c.missed for c in self.checks)
 
 
-@dataclass(frozen=True)
-class Purpose:
-    """What a file is for: it is judged by what it promises.
-
-    Attributes:
-        target, mode: options of the conversion; None if qtool did not make the file.
-        runs_here: False if the kernels of the target are not those of this machine.
-        size: size of the file, as a share of the reference.
-    """
-
-    target: str | None = None
-    mode: str | None = None
-    runs_here: bool = True
-    size: float = 0.25
-
-    @property
-    def for_size(self) -> bool:
-        return self.mode in SIZE_MODES
-
-    @property
-    def not_for_speed(self) -> str:
-        """Why latencies on this machine say nothing about the file; "" if they do."""
-        if not self.runs_here:
-            return f"the file is for {self.target}, whose kernels are not those of this machine"
-        return f"{self.mode} makes files smaller" if self.for_size else ""
-
-
 def make_verdict(
-    accuracy: Accuracy,
+    models: Sequence[ModelFacts],
     model: int,
+    accuracy: Accuracy,
     latency: Sequence[Timing],
-    coverage: float,
-    exactness: Exactness | None,
     goals: Goals,
-    purpose: Purpose = Purpose(),
-    unknown_operators: int = 0,
     self_test: SelfCheck | None = None,
 ) -> Verdict:
-    """Return the verdict on one model, compared with the reference.
-
-    A goal of the user is judged whatever the file is for.
+    """Return the verdict on one model, compared with the reference: it is judged by what it
+    promises, and by goals of the user whatever it is for.
 
     Args:
-        model: its index in the report.
-        coverage: its share of MACs in integer kernels, 0 to 1; NaN for a file without MACs.
-        purpose: what the file promises.
-        unknown_operators: its operators whose work is not known.
+        models: all models; the first is the reference.
+        model: index of the one.
         self_test: result of the test in the file, which counts where it was not compared with the
             integer engine.
     """
-    checks = [_accuracy(accuracy, model, goals, purpose)]
-    if purpose.for_size:
-        checks.append(_size(purpose))
-    elsewhere = purpose.not_for_speed if goals.speedup is None else ""
+    facts = models[model]
+    exactness, for_size = facts.exactness, facts.mode in SIZE_MODES
+    checks = [_accuracy(accuracy, model, goals, facts.mode)]
+    if for_size:
+        checks.append(_size(facts.size_bytes / models[0].size_bytes))
+    elsewhere = _not_for_speed(facts) if goals.speedup is None else ""
     checks += [_judged(check, elsewhere) for check in _latency(latency, model, goals)]
-    weights_alone = "only weights are quantized" if purpose.for_size else ""
-    integer = _coverage(coverage, unknown_operators, goals)
-    checks.append(_judged(integer, "" if goals.coverage else weights_alone))
+    weights_alone = "only weights are quantized" if for_size else ""
+    checks.append(_judged(_coverage(facts, goals), "" if goals.coverage else weights_alone))
     compared = exactness or self_test
     checks.append(_judged(_parity(exactness, self_test), "" if compared else weights_alone))
     worst = max((c.level for c in checks), key=list(Level).index)
     reasons = [c.text for c in checks if c.level == worst]
     text = " ".join(reasons) if worst is not Level.GOOD else _summary(checks)
     return Verdict(worst, HEADLINES[worst], text, tuple(checks))
+
+
+def _not_for_speed(facts: ModelFacts) -> str:
+    """Return why latencies on this machine say nothing about a file; "" if they do."""
+    if not facts.runs_here:
+        return f"the file is for {facts.target}, whose kernels are not those of this machine"
+    return f"{facts.mode} makes files smaller" if facts.mode in SIZE_MODES else ""
 
 
 def _summary(checks: Sequence[Check]) -> str:
@@ -166,17 +150,17 @@ def _judged(check: Check, exception: str) -> Check:
     return Check(check.name, Level.NOT_JUDGED, text)
 
 
-def _size(purpose: Purpose) -> Check:
-    small = purpose.size < 1
-    text = f"The file has {percent(purpose.size, 0)} of the size of the reference"
+def _size(share: float) -> Check:
+    small = share < 1
+    text = f"The file has {percent(share, 0)} of the size of the reference"
     text += "." if small else ", in a mode that makes files smaller."
     return Check("size", Level.GOOD if small else Level.BAD, text)
 
 
-def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) -> Check:
+def _accuracy(accuracy: Accuracy, model: int, goals: Goals, mode: str | None) -> Check:
     if accuracy.metrics:
         metric = accuracy.metrics[0]
-        allowed = _allowed_drop(metric, purpose) if goals.drop is None else goals.drop
+        allowed = _allowed_drop(metric, mode) if goals.drop is None else goals.drop
         return _metric(metric, model, accuracy.samples, allowed, goals.drop is not None)
     agreement, is_goal = accuracy.models[model].agreement, goals.drop is not None
     if agreement is None and (yardsticks := accuracy.models[model].yardsticks):
@@ -217,11 +201,11 @@ def _yardstick(worst: OutputAgreement, drop: float | None) -> Check:
     return Check("accuracy", level, text, drop is not None and level is Level.BAD)
 
 
-def _allowed_drop(metric: Metric, purpose: Purpose) -> float:
+def _allowed_drop(metric: Metric, mode: str | None) -> float:
     """Return the largest loss of a metric without a goal, in its unit."""
     reference = metric.values[0]
-    if metric.name == PERPLEXITY and purpose.mode in PERPLEXITY_GROWTH:
-        return PERPLEXITY_GROWTH[purpose.mode] * reference
+    if metric.name == PERPLEXITY and mode in PERPLEXITY_GROWTH:
+        return PERPLEXITY_GROWTH[mode] * reference
     return default_drop(metric.percent, reference)
 
 
@@ -263,10 +247,10 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
     return checks
 
 
-def _coverage(share: float, unknown: int, goals: Goals) -> Check:
+def _coverage(facts: ModelFacts, goals: Goals) -> Check:
     least = COVERAGE if goals.coverage is None else goals.coverage
-    missed = bool(goals.coverage)
-    if isnan(share):
+    missed, share, unknown = bool(goals.coverage), facts.integer_mac_share, facts.unknown_operators
+    if not facts.macs and not unknown:
         level = Level.BAD if missed else Level.NOT_JUDGED
         return Check("integer share", level, "No operator has MACs.", missed)
     text = f"{percent(share)} of the MACs run in integer kernels{unknown_work(unknown)}."

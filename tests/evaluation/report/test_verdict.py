@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from math import nan
+from dataclasses import replace
+from math import isnan, nan
 
 import pytest
 
+from qtool.evaluation.evaluation import ModelFacts
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
 from qtool.evaluation.options import Goals
-from qtool.evaluation.report.verdict import Level, Purpose, make_verdict
+from qtool.evaluation.report.verdict import Level, make_verdict
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import Metric
 from qtool.verification import Exactness, SelfCheck
@@ -37,10 +39,14 @@ def verdict(
     coverage=1.0,
     exactness=EXACT,
     goals=Goals(),  # noqa: B008  # frozen
-    purpose=Purpose(),  # noqa: B008  # frozen
+    self_test=None,
+    **facts,
 ):
     timings = speed() if latency is None else latency
-    return make_verdict(found or accuracy(), 1, timings, coverage, exactness, goals, purpose)
+    macs, share = (0, 1.0) if isnan(coverage) else (1_000, coverage)
+    own = ModelFacts("int8", "", "", 25, share, macs, 1, 1, exactness)
+    models = [ModelFacts("float", "", "", 100, 0.0, 1_000, 1, 0), replace(own, **facts)]
+    return make_verdict(models, 1, found or accuracy(), timings, goals, self_test)
 
 
 def agrees(value, low, high):
@@ -110,13 +116,13 @@ def test_a_drop_without_labels_is_one_of_the_agreement():
     assert verdict(**agreement, goals=Goals(drop=0.1)).level == "good"
 
 
-ELSEWHERE = Purpose("onnxruntime-arm", "static", False)
-SMALL = Purpose("onnxruntime", "weight-only-int4", True, 0.2)
+ELSEWHERE = {"target": "onnxruntime-arm", "mode": "static", "runs_here": False}
+SMALL = {"mode": "weight-only-int4", "size_bytes": 20}
 SLOW = {"latency": speed(0.8, 0.7, 0.9)}
 
 
 def test_latency_of_a_file_for_another_machine_is_not_judged():
-    found = verdict(**SLOW, purpose=ELSEWHERE)
+    found = verdict(**SLOW, **ELSEWHERE)
     assert found.headline == "Ship it"
     latency = next(c for c in found.checks if c.name == "latency")
     assert latency.level is Level.NOT_JUDGED
@@ -127,18 +133,18 @@ def test_latency_of_a_file_for_another_machine_is_not_judged():
 
 def test_a_file_made_for_size_is_judged_by_its_size():
     bytes_alone = {**SLOW, "coverage": 0.0, "exactness": None}
-    found = verdict(**bytes_alone, purpose=SMALL)
+    found = verdict(**bytes_alone, **SMALL)
     assert found.headline == "Ship it"
     left_out = {c.name for c in found.checks if c.level is Level.NOT_JUDGED}
     assert left_out == {"latency", "integer share", "parity"}
     assert "20 % of the size" in found.text
-    larger = Purpose("onnxruntime", "weight-only", True, 1.1)
-    assert verdict(**bytes_alone, purpose=larger).level == "bad"
+    larger = {"mode": "weight-only", "size_bytes": 110}
+    assert verdict(**bytes_alone, **larger).level == "bad"
 
 
 @pytest.mark.parametrize("purpose", [ELSEWHERE, SMALL])
 def test_a_goal_is_judged_whatever_the_file_is_for(purpose):
-    found = verdict(**SLOW, goals=Goals(speedup=1.5), purpose=purpose)
+    found = verdict(**SLOW, goals=Goals(speedup=1.5), **purpose)
     assert found.missed
     assert found.level == "bad"
 
@@ -161,11 +167,10 @@ def test_equal_values_are_unchanged():
 def test_without_the_engine_the_self_test_is_the_parity(
     self_test: SelfCheck | None, level: str, text: str
 ) -> None:
-    judged = (accuracy(), 1, speed(), 1.0)
-    check = make_verdict(*judged, None, Goals(), self_test=self_test).checks[-1]
+    check = verdict(exactness=None, self_test=self_test).checks[-1]
     assert (check.name, check.level) == ("parity", level)
     assert text in check.text
-    exact = make_verdict(*judged, EXACT, Goals(), self_test=self_test).checks[-1]
+    exact = verdict(self_test=self_test).checks[-1]
     assert (exact.level, "bit for bit" in exact.text) == ("good", True)
 
 
@@ -187,7 +192,7 @@ def test_language_models_of_few_bits_are_judged_as_such(mode, growth, level):
         "perplexity", False, False, "built in", (17.65, 17.65 + drop), (0.0, drop), (None, interval)
     )
     measured = Accuracy(100, (metric,), accuracy().models)
-    judged = verdict(measured, purpose=Purpose(mode=mode))
+    judged = verdict(measured, mode=mode)
     assert judged.level == level
-    strict = verdict(measured, purpose=Purpose(mode=mode), goals=Goals(drop=0.01))
+    strict = verdict(measured, mode=mode, goals=Goals(drop=0.01))
     assert (strict.level, strict.missed) == ("bad", True)

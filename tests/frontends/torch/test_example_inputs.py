@@ -127,7 +127,7 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
     found = qtool.quantize(model, [torch.randn(64, 4)]).export(tmp_path / "m.onnx")
     assert found is not None
-    first, *_ = found.fidelity.equal_shares
+    first, *_ = found.fidelity.estimate.equal_shares
     assert first.output == "output"
     assert first.share < 0.9
     assert "less than 90 % of output 'output' as in the float model" in str(found.fidelity.warning)
@@ -153,7 +153,7 @@ def test_arguments_that_are_none_stay_out_of_the_file(by_name: bool, tmp_path: P
     (found,) = run(file, (x, shift))
     real = model(x, None, shift).detach().numpy()
     assert np.abs(found - real).max() < 0.05 * np.ptp(real)
-    assert qtool.evaluate(tmp_path / "model.onnx", model, [batch]).samples == 16
+    assert qtool.evaluate(tmp_path / "model.onnx", model, [batch]).accuracy.samples == 16
 
 
 def test_other_arguments_than_at_capture_are_refused() -> None:

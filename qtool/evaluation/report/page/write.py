@@ -8,7 +8,7 @@ from pathlib import Path
 from qtool.backends.formats import open_file
 from qtool.core.atomic import check_writable
 from qtool.core.store import Store
-from qtool.evaluation.history import Run, append_run, make_run, read_history
+from qtool.evaluation.history import Run, append_run, read_history, run_of
 from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
 from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.page.trend import make_trend
@@ -33,22 +33,6 @@ class History:
         """Return the earlier runs, and check that one can be appended."""
         check_writable(self.path)
         return read_history(self.path)
-
-
-def _run_of(report: Report, history: History) -> Run:
-    """Return the entry of a report with one model besides the reference."""
-    facts, outputs = report.models[-1], report.accuracy.models[-1]
-    ratio = report.latency[0].ratios[-1] if report.latency and len(report.models) > 1 else None
-    return make_run(
-        "report",
-        history.file,
-        history.name,
-        facts.size_bytes,
-        verdict="" if facts.verdict is None else facts.verdict.headline,
-        speedup=None if ratio is None else ratio.median,
-        sqnr_db=outputs.sqnr_db,
-        metrics={m.name: m.values[-1] for m in report.accuracy.metrics},
-    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +73,9 @@ class ReportFolder:
             FileError: the folder cannot be written.
         """
         parts = [] if model is None else open_file(model).parts
-        run = None if self.history is None else _run_of(report, self.history)
+        run, own = None, self.history
+        if own is not None:
+            run = run_of("report", report, own.file, own.name)
         pages = render_pages(report, None if run is None else make_trend([*self.earlier, run]))
         replace_folder(self.path, {**pages, **{part.name: part for part in parts}})
         if self.history is not None and run is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+from qtool.evaluation.evaluation import ModelFacts
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.machine import Machine
@@ -12,7 +14,7 @@ from qtool.evaluation.measure.layer_errors import HistogramFacts, LayerError, Se
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
+from qtool.evaluation.report.report import SCHEMA, Profile, Report
 from qtool.evaluation.report.verdict import make_verdict
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import Metric
@@ -33,7 +35,7 @@ def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:
     accuracy = _accuracy(models, drop)
     latency = tuple(_timing(batch, models, draw) for batch in (1, 32))
     exact = Exactness(64, 640, 640, 0.0, None, 0)
-    facts = tuple(
+    facts = [
         ModelFacts(
             name,
             f"{name}.onnx",
@@ -44,15 +46,17 @@ def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:
             layers,
             layers if i else 0,
             exact if i else None,
-            make_verdict(accuracy, i, latency, 1.0, exact, Goals()) if i else None,
         )
         for i, name in enumerate(names)
-    )
+    ]
+    for i in range(1, models):
+        verdict = make_verdict(facts, i, accuracy, latency, Goals())
+        facts[i] = replace(facts[i], verdict=verdict)
     return Report(
         schema=SCHEMA,
         title="made up",
         created="2026-01-02T03:04:05+00:00",
-        models=facts,
+        models=tuple(facts),
         machine=Machine("a processor", 2, 8.0, "Linux", ("avx2",), {"onnxruntime": "1.0"}),
         accuracy=accuracy,
         latency=latency,

@@ -8,8 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.evaluation.options import Goals
 from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.report.verdict import make_verdict
 from tests.evaluation.report.page.made_up import HOSTILE, made_up
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -183,3 +186,17 @@ def test_markdown_has_no_tags_nor_control_sequences() -> None:
     assert "<img" not in text
     assert "\x1b" not in text
     assert "&lt;img src=x" in text
+
+
+@pytest.mark.parametrize(("slow", "shown"), [(0, "0.97x"), (1, "0.97x"), (None, "2.50x")])
+def test_the_speed_is_that_of_its_mark(slow: int | None, shown: str) -> None:
+    report = made_up()
+    latency = list(report.latency)
+    if slow is not None:
+        ratios = (latency[slow].ratios[0], Ratio(0.97, 0.96, 0.98, 0.9, 1.0))
+        latency[slow] = replace(latency[slow], ratios=ratios)
+    verdict = make_verdict(report.models, 1, report.accuracy, latency, Goals())
+    models = (report.models[0], replace(report.models[1], verdict=verdict))
+    page = render_pages(replace(report, models=models, latency=tuple(latency)))["report.html"]
+    card = page.decode().partition("Speed-up</h3>")[2].partition("</div>")[0]
+    assert shown in card

@@ -80,7 +80,9 @@ def test_files_are_evaluated_and_timed_there(tmp_path: Path) -> None:
     assert here.runtime == ""
     assert web.runtime.startswith("onnxruntime-web in node, version ")
     assert web.summary().text.endswith(web.runtime)
-    assert web.sqnr_db == pytest.approx(here.sqnr_db, abs=1e-3)
+    assert web.accuracy.models[1].sqnr_db == pytest.approx(
+        here.accuracy.models[1].sqnr_db, abs=1e-3
+    )
     timed = qtool.bench([plain, file], [x], batch_sizes=(8,), seconds=0.01, runtime="node")
     assert timed.runtime == web.runtime
     assert timed.summary().text.startswith(f"in {web.runtime}, on ")

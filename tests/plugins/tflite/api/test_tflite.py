@@ -106,7 +106,7 @@ def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
 def test_files_for_one_sample_are_run_one_by_one(files: dict[str, Path]) -> None:
     data = [samples("residual_concat")[:6]]
     result = qtool.evaluate(files["tflite-micro"], captured("residual_concat"), data, seconds=0.01)
-    assert result.samples == 6
+    assert result.accuracy.samples == 6
 
 
 def test_commands_for_onnx_files_say_so(files: dict[str, Path]) -> None:
