@@ -197,6 +197,15 @@ def test_a_microcontroller_computes_the_same_codes(tmp_path: Path) -> None:
     assert tflm.arena(path).total > 10_000
 
 
+@pytest.mark.parametrize("interface", ["float", "int8"])
+def test_a_microcontroller_computes_a_small_last_layer_once(interface: str, tmp_path: Path) -> None:
+    """The parts of its result would be added in float."""
+    path = tmp_path / "model.tflite"
+    result = converted("digits", "tflite-micro").export(path, interface=interface)
+    assert result.passed
+    assert kinds(path)["DEQUANTIZE"] == (interface == "float")
+
+
 def test_microcontrollers_take_no_float(tmp_path: Path) -> None:
     network = Function(lambda x, a, b: b(torch.exp(a(x))), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1))
     model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro")
