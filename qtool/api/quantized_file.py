@@ -21,6 +21,7 @@ from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
+from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
@@ -46,14 +47,19 @@ class EvaluationData:
 
     Attributes:
         batches: any iterable of batches.
-        labels: [samples] class numbers, or numbers to predict, of the shape of the first output;
-            None if there are none.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output, or
+            the name of a column of a DataFrame; None if there are none.
         kind: "evaluation" or, if the model was calibrated on it, "calibration".
     """
 
     batches: Iterable[Any]
     labels: ArrayLike | None = None
     kind: str = "evaluation"
+
+    def __post_init__(self) -> None:
+        batches, labels = split_labels(self.batches, self.labels)
+        object.__setattr__(self, "batches", batches)
+        object.__setattr__(self, "labels", labels)
 
     def check(self, model: Any, data: Iterable[Any] | None) -> None:
         """Check before the work that labels and batches fit a model; see `check_evaluation_data`.
@@ -283,7 +289,7 @@ def with_accuracy(
                 reference,
                 file.target,
                 file.path,
-                evaluation.batches,
+                in_column_order(evaluation.batches, reference.columns),
                 evaluation.labels,
                 alone=alone,
                 progress=stage("evaluating", length_of(whole_texts(evaluation.batches))),

@@ -373,9 +373,8 @@ class Quantized(Summarized, InProcess):
         """The description that an exported file carries."""
         fixed = FixedInputs.of(self.graph.module).values
         constants = {name: value.tolist() for name, value in fixed.items()}
-        return FileInfo.of_plan(
-            self.plan, self.changes, self._origin(), constants, self.reference.labels
-        )
+        data = self.reference.labels, self.reference.columns
+        return FileInfo.of_plan(self.plan, self.changes, self._origin(), constants, *data)
 
     def _origin(self) -> Origin:
         data, samples = self._data

@@ -25,6 +25,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError
+from qtool.core.frame_columns import in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.option_records import keywords_of
@@ -121,6 +122,8 @@ def tune(
     current().continue_on_rank_zero()
     how = QuantizeOptions(**keywords)
     target, observer = how.target or targets.DEFAULT, how.observer
+    eval_data, labels = split_labels(eval_data, labels)
+    eval_data = in_column_order(eval_data, input_columns(data))
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
     records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
