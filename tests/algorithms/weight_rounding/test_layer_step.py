@@ -130,7 +130,8 @@ def test_memory_is_named_where_it_is_the_cause(
 ) -> None:
     monkeypatch.setattr(layer_reconstruction, "ELEMENTS", elements)
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    layers = nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False)
+    net = nn.Sequential(*layers).eval()
     notes = qtool.quantize(net, [torch.randn(samples, 8)]).notes
     assert "0.weight: rounded to nearest, since its samples are too few to hold some out" in notes
     assert any("memory limits it to" in note for note in notes) is memory

@@ -1,6 +1,7 @@
 """TFLite files from quantized models: equal to the integer engine in every code."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -224,6 +225,8 @@ def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:
     assert data == to_bytes(replace(written, metadata=without))
     main = (tmp_path / "net_main.cc").read_text()
     assert "resolver.AddConv2D();" in main
+    origin = "An estimate" if tflm.version() is None else "Measured by"
+    assert re.search(rf"// {origin}.*\n(// .*\n)*constexpr int kArenaSize", main)
     assert "net_size" in (tmp_path / "net.h").read_text()
     with pytest.raises(FileError, match=r"are written as \.cc or \.cpp or \.c;"):
         model.export(tmp_path / "net.txt", format="c-array")
