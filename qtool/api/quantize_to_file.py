@@ -36,7 +36,6 @@ from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
 from qtool.planning.recipe import Recipe
-from qtool.planning.targets import target_for
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def quantize_source(
     Raises:
         QtoolError: as for `quantize_to_files`.
     """
-    chosen = replace(options, target=target_for(target.format, options.target))
+    chosen = replace(options, target=target.target_for(options.target))
     limit = min(map(int, current().all_gather(str(LIMIT if memory is None else memory))))
     needed = None if target.source is None else _memory_beyond(target, limit)
     if needed is None:

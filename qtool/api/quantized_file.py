@@ -24,7 +24,7 @@ from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
-from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
+from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, file_format
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.evaluation.float_operators import float_row
@@ -243,7 +243,7 @@ def write_file(
         f"{plan_title(plan)}, for {plan.target}",
         plan.target,
         plan.recipe.mode,
-        (*_form_notes(place, plan.target), *quantized.notes),
+        quantized.notes,
         result,
         _size(place, file_format(place, options.format)),
         quantized.captured.file_bytes or timed or quantized.float_bytes,
@@ -299,18 +299,6 @@ def with_accuracy(
         sentence = f"{file.path} is written and verified, its evaluation failed: {error.problem}"
         return file, kind(sentence, *error.remedies)
     return replace(file, accuracy=accuracy, data_kind=evaluation.kind), None
-
-
-def _form_notes(path: Path, target_name: str) -> list[str]:
-    """Return a sentence if the runtime of a target reads files of another format."""
-    if (
-        path.suffix != MODEL_SUFFIXES[0]
-        or TFLITE_SUFFIX[1:] not in target(target_name).file.formats
-    ):
-        return []
-    other = argument("-o", path.with_suffix(TFLITE_SUFFIX))
-    text = f"{path.name} is an ONNX file with the plan for {target_name}, whose runtime takes"
-    return [f"{text} {TFLITE_SUFFIX} files: {other}"]
 
 
 def _size(path: Path, kind: str) -> int:

@@ -52,11 +52,3 @@ def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None
         qtool.quantize_to_file(model, data, path, *quick, evaluation=wrong)
     assert caught.value.remedies
     assert qtool.verify(path).passed
-
-
-def test_an_onnx_file_for_a_runtime_of_other_files(tmp_path: Path) -> None:
-    model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / "m.onnx"
-    how = qtool.QuantizeOptions(target="tflite", accuracy="fast")
-    file = qtool.quantize_to_file(model, data, path, how, qtool.FileOptions(timing=0))
-    assert "m.onnx is an ONNX file with the plan for tflite, whose runtime" in file.notes[0]
-    assert "m.tflite" in file.notes[0]
