@@ -18,15 +18,23 @@ from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import plugins
 from qtool.core.argument_names import argument
+from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import FileOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
-from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, file_format
+from qtool.core.option_names import (
+    C_SOURCE,
+    C_SUFFIXES,
+    MODEL_SUFFIXES,
+    TFLITE_SUFFIX,
+    file_format,
+)
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy
@@ -236,7 +244,8 @@ def write_file(
             with track_task("timing"):
                 speed = measure_speedup(quantized, place, seconds=options.timing)
     rows, wrong = _in_browser(quantized, place)
-    timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
+    plan = quantized.plan
+    timed = 0 if speed is None or quantized.captured.file_bytes else speed.float_bytes
     file = QuantizedFile(
         place,
         quantized,
@@ -246,7 +255,7 @@ def write_file(
         quantized.notes,
         result,
         _size(place, file_format(place, options.format)),
-        quantized.captured.file_bytes or timed or quantized.float_bytes,
+        timed or _float_size(quantized, place),
         speed,
         untimed,
         missed=missed_goals(result, options) | wrong,
@@ -275,6 +284,8 @@ def try_accuracy(
     an error that says so."""
     if evaluation is None:
         return file, None
+    if file.path.suffix.lower() in C_SUFFIXES:
+        return replace(file, unmeasured="C source does not run here; the .tflite file does"), None
     assert file.model is not None
     return with_accuracy(file, evaluation, file.model.reference)
 
@@ -299,6 +310,13 @@ def with_accuracy(
         sentence = f"{file.path} is written and verified, its evaluation failed: {error.problem}"
         return file, kind(sentence, *error.remedies)
     return replace(file, accuracy=accuracy, data_kind=evaluation.kind), None
+
+
+def _float_size(quantized: QuantizedModel, path: Path) -> int:
+    """Return the bytes of the float file that the user has, or of one of the format of a file."""
+    suffix = TFLITE_SUFFIX if path.suffix.lower() in C_SUFFIXES else path.suffix.lower()
+    with scratch_folder() as folder:
+        return Baseline(quantized.captured, folder, quantized.plan.target, suffix).size_bytes
 
 
 def _size(path: Path, kind: str) -> int:
