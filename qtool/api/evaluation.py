@@ -78,6 +78,9 @@ def evaluate(
         VerificationError: a file does not run, or was made from a model with other weights or
             other fixed inputs.
         RanksError: the ranks have different arguments, or one of them failed.
+
+    Example:
+        >>> print(qtool.evaluate("model.int8.onnx", model, loader, labels))
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)

@@ -52,6 +52,9 @@ def verify(
         InstallError: torch is not installed, and a TFLite file has no self-test, or there is data.
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
+
+    Example:
+        >>> assert qtool.verify("model.int8.onnx").passed
     """
     check_quantized(file)
     if not has_torch():

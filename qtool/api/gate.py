@@ -81,6 +81,9 @@ def gate(
         FileError: not a model file.
         OptionError: an unknown metric, one without its labels, or a number out of its range.
         VerificationError: the float file does not run.
+
+    Example:
+        >>> print(qtool.gate("model.int8.onnx", "model.onnx", loader, max_drop=0.01))
     """
     Range(low=0).check("max_drop", max_drop, optional=True)
     Range(low=0, low_open=True).check("min_speedup", min_speedup, optional=True)

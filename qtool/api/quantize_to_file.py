@@ -201,6 +201,12 @@ def quantize_to_file(*arguments: Any, **keywords: Any) -> QuantizedFile:
     Raises:
         QtoolError: as for `quantize_to_files`.
         OptionError: a task whose model becomes two files.
+
+    Example:
+        >>> options = qtool.QuantizeOptions(mode="static", ignore=["op:max_pool"])
+        >>> goals, held_out = qtool.FileOptions(min_sqnr=20), qtool.EvaluationData(loader, labels)
+        >>> path = "model.int8.onnx"
+        >>> print(qtool.quantize_to_file(model, loader, path, options, goals, evaluation=held_out))
     """
     if (task := keywords.get("task")) in BOTH_PARTS:
         raise OptionError(

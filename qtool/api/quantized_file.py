@@ -225,6 +225,9 @@ def write_file(
     Raises:
         ExportError, FileError, VerificationError: as for `QuantizedModel.export`.
         DataError: unusable evaluation data.
+
+    Example:
+        >>> print(qtool.write_file(qtool.quantize(model, loader), "model.int8.onnx"))
     """
     place, options = Path(path), options or FileOptions()
     with track_task("exporting and verifying"):

@@ -61,6 +61,9 @@ def compare(
             evaluation function.
         FileError: not a model file, or the folder cannot be written.
         VerificationError: a file does not run, or was made from other weights.
+
+    Example:
+        >>> print(qtool.compare(["model.onnx", "model.int8.onnx"], loader))
     """
     ordered = ordered_files(files, reference, other_model)
     data, options = with_labels(data, options or ReportOptions())
@@ -114,6 +117,10 @@ def report(
         FileError: not a model file, or the folder cannot be written.
         InstallError: a model that is no file, and torch is not installed.
         VerificationError: a file does not run, or was made from a model with other weights.
+
+    Example:
+        >>> options = qtool.ReportOptions(labels=labels, goals=qtool.Goals(drop=0.01))
+        >>> qtool.report("model.int8.onnx", loader, "report", options, model=model)
     """
     place = Path(folder)
     file = Path(source).name if isinstance(source, str | Path) else ""

@@ -49,6 +49,9 @@ def bench(
             that a file does not accept.
         FileError: not a model file.
         VerificationError: a file does not run, or the runtime is not installed.
+
+    Example:
+        >>> print(qtool.bench(["model.onnx", "model.int8.onnx"]))
     """
 
     def first_batch(path: Path) -> list[Array]:

@@ -155,7 +155,8 @@ class FileCheck(Result, Exactness):
         compared = [("engine", f"not compared: {self.not_compared}")]
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
         if self.sessions is not None:
-            other = f"not computed, which needs torch; or emulate them with {argument('--cpu')}"
+            torch = "" if self.self_test.present else ", which needs torch"
+            other = f"not computed{torch}; emulate them with {argument('--cpu')}"
             rows += [*self.sessions.rows(), ("other CPUs", other)]
         if self.delegate is not None:
             rows.append(("delegate", self.delegate.rows()[0][1]))

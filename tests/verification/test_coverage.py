@@ -1,5 +1,7 @@
 """Coverage, exactness, and checks of the verification itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 

@@ -117,6 +117,10 @@ def tune(
         FileError: the archive belongs to another search, or cannot be written.
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
         KeyboardInterrupt: interrupted before the first evaluation.
+
+    Example:
+        >>> goals, few = qtool.TuneGoals(max_drop=0.01), qtool.SearchOptions(evaluations=3)
+        >>> print(qtool.tune(model, loader, loader, labels, goals=goals, options=few))
     """
     started = time.monotonic()
     current().continue_on_rank_zero()
@@ -206,6 +210,9 @@ def explain(
         DataError: no data, no scores, no such sample, or its prediction did not change.
         CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
         VerificationError: the file was not written by qtool, or is of another model.
+
+    Example:
+        >>> print(qtool.explain("model.int8.onnx", model, loader))
     """
     open_file(file)
     check_fixed_inputs(file, model)
