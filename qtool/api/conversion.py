@@ -225,7 +225,7 @@ def quantize(
         RanksError: the ranks have different arguments, or one of them failed.
 
     Example:
-        >>> recipe = qtool.Recipe(rules=(qtool.Rule(select="op:linear", observer="minmax"),))
+        >>> recipe = qtool.Recipe(rules=(qtool.Rule(op="linear", observer="minmax"),))
         >>> print(qtool.quantize(model, loader, recipe=recipe).export("model.int8.onnx"))
     """
     how = QuantizeOptions(**keywords)
