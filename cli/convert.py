@@ -61,7 +61,6 @@ def command(
     from qtool.api.file_target import FileTarget
     from qtool.api.model_folder import write_next_to
     from qtool.api.quantized_file import write_file
-    from qtool.planning.targets import target_for
 
     place = FileTarget.check(output_, model, written, loading.weights, calibration, scales)
     calibrated = None if calibration is None else qtool.Calibration.load(calibration)
@@ -69,9 +68,9 @@ def command(
         raise click.UsageError("give --calibration, --scales or both")
     keywords = how.keywords("observer")
     if calibrated is None:
-        keywords["target"] = target_for(place.format, how.target)
+        keywords["target"] = place.target_for(how.target)
     else:  # the file has the target of the calibration
-        calibrated.check_target(target_for(place.format, keywords.pop("target"), calibrated.target))
+        calibrated.check_target(place.target_for(keywords.pop("target"), calibrated.target))
     loaded = sources.load_model(model, loading)
     writer = place.writer({"": loaded})
     quantized = qtool.convert(loaded, calibrated, scales=scales, **keywords)

@@ -175,6 +175,8 @@ class ConversionState:
         count = str(len(kept))
         if len(kept) < min(kept.total, kept.limit):
             count += f" of {kept.total}; equal samples count once"
+        if not self.graph.batches_are_samples:
+            count += "; a batch of a fixed size counts as one"
         why = f"the calibration kept too few samples for it ({count})"
         if not kept.limit:
             again = Argument("--recover", step, "calibrate again with {}")

@@ -257,6 +257,8 @@ def reconstruct_layers(
     )
     stops = {name: [residuals[name]] if name in residuals else [] for name in layers}
     run_by_levels(executor, samples[ranks.rank :: ranks.size], stops, walk.visit)
+    if walk.notes and fit < min(kept.n_train, 2 * HOLDOUT_EVERY):
+        walk.notes.append(f"{step}: memory limits it to {fit} of {kept.n_train} samples")
     changed = walk.rounded if needs_rows else walk.corrected
     change = Change(step, changed, reason, walk.float_constants)
     return with_constants(state, walk.constants).with_notes(*walk.notes).with_change(change)

@@ -79,6 +79,9 @@ def calibrate(
         CalibrationError: the plan needs no calibration.
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
+
+    Example:
+        >>> qtool.calibrate(model, loader).save("model.calib")
     """
     how = QuantizeOptions(**keywords)
     target = targets.DEFAULT if how.target is None else how.target
@@ -220,6 +223,10 @@ def quantize(
         PlanError: the recipe does not fit the model.
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
+
+    Example:
+        >>> recipe = qtool.Recipe(rules=(qtool.Rule(op="linear", observer="minmax"),))
+        >>> print(qtool.quantize(model, loader, recipe=recipe).export("model.int8.onnx"))
     """
     how = QuantizeOptions(**keywords)
     target = targets.DEFAULT if how.target is None else how.target

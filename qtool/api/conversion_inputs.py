@@ -22,6 +22,7 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
+from qtool.core.frame_columns import input_columns
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.label_names import LABELS
@@ -78,7 +79,7 @@ def capture_data(
         captured = capture_model(model, first, dynamic)
     with unlogged():  # who measures with the labels says how they are numbered
         labels = labelled_classes(data, len(_arguments(model)))
-    captured.graph = replace(captured.graph, labels=labels)
+    captured.graph = replace(captured.graph, labels=labels, columns=input_columns(data))
     _check_outputs(captured)
     return captured, first, stream if own is None else itertools.chain([own], stream)
 

@@ -55,6 +55,9 @@ def load_data(
         DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
             argument does nothing for such data. OptionError: a number is out of its range.
         InstallError: other data or another argument than files of arrays take, without torch.
+
+    Example:
+        >>> data = qtool.load_data("calib_data/digits", samples=64)
     """
     options = DataOptions(**keywords)
     if options.folder is not None:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from qtool.api.float_source import float_source
 from qtool.backends.formats import open_file, open_model
 from qtool.core.atomic import scratch_folder
+from qtool.core.frame_columns import split_labels
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -19,7 +20,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.label_checks import check_labels_of, note_labels
+from qtool.evaluation.label_checks import check_labels_of, in_calibrated_order, note_labels
 from qtool.evaluation.subject import quantized_subject
 from qtool.evaluation.user_metrics import over_data
 
@@ -60,7 +61,7 @@ def evaluate(
             have after the inputs, as the labels of an (x, y) loader, is left out, with a note.
         labels: [samples] class numbers, an array or a list; the first output then holds [samples,
             classes] scores. Or numbers to predict, of the shape of the first output, for MAE, MSE
-            and R2.
+            and R2. Or the name of a column of a DataFrame.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: conditions of the latency measurement, on the first sample.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
@@ -78,10 +79,15 @@ def evaluate(
         VerificationError: a file does not run, or was made from a model with other weights or
             other fixed inputs.
         RanksError: the ranks have different arguments, or one of them failed.
+
+    Example:
+        >>> print(qtool.evaluate("model.int8.onnx", model, loader, labels))
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
     opened = open_file(file)  # says why it is malformed
+    data, labels = split_labels(data, labels)
+    data = in_calibrated_order(file, data)
     if function is None:
         check_labels_of(labels, data)
         if labels is None:

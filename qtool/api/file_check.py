@@ -15,6 +15,7 @@ from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
+from qtool.evaluation.label_checks import in_calibrated_order
 from qtool.evaluation.model_inputs import random_inputs
 from qtool.verification import FileCheck
 
@@ -51,12 +52,16 @@ def verify(
         InstallError: torch is not installed, and a TFLite file has no self-test, or there is data.
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
+
+    Example:
+        >>> assert qtool.verify("model.int8.onnx").passed
     """
     check_quantized(file)
     if not has_torch():
         return _without_engine(Path(file), data, samples, batch_size, progress)
     opened = open_file(file)  # before a session: says why it is malformed
     if data is not None:
+        data = in_calibrated_order(file, data)
         return opened.verify(file_inputs(file, data), progress)
     check = opened.verify(random_inputs(file, samples, batch_size), progress)
     known = opened.known_sizes() if check.not_compared else {}

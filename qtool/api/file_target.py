@@ -17,10 +17,12 @@ from qtool.core.option_names import (
     FOLDER_LAYOUTS,
     FORMATS,
     MODEL_SUFFIXES,
+    TFLITE_SUFFIX,
     file_format,
     suffixes_of,
 )
 from qtool.core.remedies import Argument, Omission, Remedy
+from qtool.planning.targets import DEFAULT, target, target_for
 
 _OF_ANY_FILE = (None, "nchw", "float", "dynamic")
 """Layouts, interfaces and batches that ONNX files have, too."""
@@ -80,6 +82,24 @@ class FileTarget:
                 Omission(form.name, "leave it out"),
             )
         return cls(path, source, replace(options, layout=images), layout)
+
+    def target_for(self, name: str | None, default: str = DEFAULT) -> str:
+        """Return the name of the target of the files; see `planning.targets.target_for`.
+
+        Raises:
+            OptionError: the runtime of the target reads no .onnx files, and this is one.
+        """
+        chosen = target_for(self.format, name, default)
+        if (
+            self.path.suffix == MODEL_SUFFIXES[0]
+            and TFLITE_SUFFIX[1:] in target(chosen).file.formats
+        ):
+            raise OptionError(
+                f"{self.path} is an .onnx file, and the runtime of {chosen} reads .tflite files",
+                Argument("-o", str(self.path.with_suffix(TFLITE_SUFFIX))),
+                Omission("--target"),
+            )
+        return chosen
 
     def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:
         """Return a writer for the folder of a model's parts; None where one file is written.

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from qtool.backends.formats import open_file
+from qtool.core.frame_columns import split_labels
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -20,6 +21,7 @@ from qtool.evaluation.gate.gate import run_gate
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
 from qtool.evaluation.gate.result import GateResult, Outcome
 from qtool.evaluation.history import Run, append_run, make_run, read_history
+from qtool.evaluation.label_checks import in_calibrated_order
 from qtool.metrics.named_metrics import AGREEMENT, user_metric
 from qtool.metrics.vector_output import folders_of, read_pooling
 
@@ -56,7 +58,8 @@ def gate(
         data: batches, in the order of `labels`; where torch is not installed, of arrays.
         labels: what the metric needs, a row per sample in the order of the batches; of "spearman"
             on vectors one per pair of consecutive samples. Of texts that `qtool.load_data` groups
-            by length, consecutive ones are those of the data.
+            by length, consecutive ones are those of the data. Or the name of a column of a
+            DataFrame.
         metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
             "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
             returns a number or one per sample.
@@ -78,6 +81,9 @@ def gate(
         FileError: not a model file.
         OptionError: an unknown metric, one without its labels, or a number out of its range.
         VerificationError: the float file does not run.
+
+    Example:
+        >>> print(qtool.gate("model.int8.onnx", "model.onnx", loader, max_drop=0.01))
     """
     Range(low=0).check("max_drop", max_drop, optional=True)
     Range(low=0, low_open=True).check("min_speedup", min_speedup, optional=True)
@@ -87,6 +93,8 @@ def gate(
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
     open_file(against)
+    data, labels = split_labels(data, labels)
+    data = in_calibrated_order(file, data)
     runs = () if history is None else read_history(Path(history))
     inputs = file_inputs(against, data, progress)
     folders = [] if processor is None else [Path(processor)]

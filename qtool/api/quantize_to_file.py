@@ -36,7 +36,6 @@ from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
 from qtool.planning.recipe import Recipe
-from qtool.planning.targets import target_for
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def quantize_source(
     Raises:
         QtoolError: as for `quantize_to_files`.
     """
-    chosen = replace(options, target=target_for(target.format, options.target))
+    chosen = replace(options, target=target.target_for(options.target))
     limit = min(map(int, current().all_gather(str(LIMIT if memory is None else memory))))
     needed = None if target.source is None else _memory_beyond(target, limit)
     if needed is None:
@@ -202,6 +201,12 @@ def quantize_to_file(*arguments: Any, **keywords: Any) -> QuantizedFile:
     Raises:
         QtoolError: as for `quantize_to_files`.
         OptionError: a task whose model becomes two files.
+
+    Example:
+        >>> options = qtool.QuantizeOptions(mode="static", ignore=["op:max_pool"])
+        >>> goals, held_out = qtool.FileOptions(min_sqnr=20), qtool.EvaluationData(loader, labels)
+        >>> path = "model.int8.onnx"
+        >>> print(qtool.quantize_to_file(model, loader, path, options, goals, evaluation=held_out))
     """
     if (task := keywords.get("task")) in BOTH_PARTS:
         raise OptionError(

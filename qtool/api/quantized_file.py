@@ -18,14 +18,23 @@ from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import plugins
 from qtool.core.argument_names import argument
+from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import FileOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
+from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
-from qtool.core.option_names import C_SOURCE, MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
+from qtool.core.option_names import (
+    C_SOURCE,
+    C_SUFFIXES,
+    MODEL_SUFFIXES,
+    TFLITE_SUFFIX,
+    file_format,
+)
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy
@@ -46,14 +55,19 @@ class EvaluationData:
 
     Attributes:
         batches: any iterable of batches.
-        labels: [samples] class numbers, or numbers to predict, of the shape of the first output;
-            None if there are none.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output, or
+            the name of a column of a DataFrame; None if there are none.
         kind: "evaluation" or, if the model was calibrated on it, "calibration".
     """
 
     batches: Iterable[Any]
     labels: ArrayLike | None = None
     kind: str = "evaluation"
+
+    def __post_init__(self) -> None:
+        batches, labels = split_labels(self.batches, self.labels)
+        object.__setattr__(self, "batches", batches)
+        object.__setattr__(self, "labels", labels)
 
     def check(self, model: Any, data: Iterable[Any] | None) -> None:
         """Check before the work that labels and batches fit a model; see `check_evaluation_data`.
@@ -211,6 +225,9 @@ def write_file(
     Raises:
         ExportError, FileError, VerificationError: as for `QuantizedModel.export`.
         DataError: unusable evaluation data.
+
+    Example:
+        >>> print(qtool.write_file(qtool.quantize(model, loader), "model.int8.onnx"))
     """
     place, options = Path(path), options or FileOptions()
     with track_task("exporting and verifying"):
@@ -230,17 +247,18 @@ def write_file(
             with track_task("timing"):
                 speed = measure_speedup(quantized, place, seconds=options.timing)
     rows, wrong = _in_browser(quantized, place)
-    timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
+    plan = quantized.plan
+    timed = 0 if speed is None or quantized.captured.file_bytes else speed.float_bytes
     file = QuantizedFile(
         place,
         quantized,
         f"{plan_title(plan)}, for {plan.target}",
         plan.target,
         plan.recipe.mode,
-        (*_form_notes(place, plan.target), *quantized.notes),
+        quantized.notes,
         result,
         _size(place, file_format(place, options.format)),
-        quantized.captured.file_bytes or timed or quantized.float_bytes,
+        timed or _float_size(quantized, place),
         speed,
         untimed,
         missed=missed_goals(result, options) | wrong,
@@ -269,6 +287,8 @@ def try_accuracy(
     an error that says so."""
     if evaluation is None:
         return file, None
+    if file.path.suffix.lower() in C_SUFFIXES:
+        return replace(file, unmeasured="C source does not run here; the .tflite file does"), None
     assert file.model is not None
     return with_accuracy(file, evaluation, file.model.reference)
 
@@ -283,7 +303,7 @@ def with_accuracy(
                 reference,
                 file.target,
                 file.path,
-                evaluation.batches,
+                in_column_order(evaluation.batches, reference.columns),
                 evaluation.labels,
                 alone=alone,
                 progress=stage("evaluating", length_of(whole_texts(evaluation.batches))),
@@ -295,16 +315,11 @@ def with_accuracy(
     return replace(file, accuracy=accuracy, data_kind=evaluation.kind), None
 
 
-def _form_notes(path: Path, target_name: str) -> list[str]:
-    """Return a sentence if the runtime of a target reads files of another format."""
-    if (
-        path.suffix != MODEL_SUFFIXES[0]
-        or TFLITE_SUFFIX[1:] not in target(target_name).file.formats
-    ):
-        return []
-    other = argument("-o", path.with_suffix(TFLITE_SUFFIX))
-    text = f"{path.name} is an ONNX file with the plan for {target_name}, whose runtime takes"
-    return [f"{text} {TFLITE_SUFFIX} files: {other}"]
+def _float_size(quantized: QuantizedModel, path: Path) -> int:
+    """Return the bytes of the float file that the user has, or of one of the format of a file."""
+    suffix = TFLITE_SUFFIX if path.suffix.lower() in C_SUFFIXES else path.suffix.lower()
+    with scratch_folder() as folder:
+        return Baseline(quantized.captured, folder, quantized.plan.target, suffix).size_bytes
 
 
 def _size(path: Path, kind: str) -> int:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
+from qtool.core.frame_columns import in_column_order
 from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.baseline import Baseline
+from qtool.evaluation.label_checks import with_labels
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.speedup import Speedup, measure_speedup
 from qtool.evaluation.subject import Subject
@@ -137,7 +139,9 @@ class QuantizedModel(Quantized):
             ReportFolder,
         )
 
-        place, options = Path(folder), options or ReportOptions()
+        place = Path(folder)
+        data, options = with_labels(data, options or ReportOptions())
+        data = in_column_order(data, self.reference.columns)
         if not options.title:
             options = replace(options, title=resolve(place).name)
         with scratch_folder() as scratch:

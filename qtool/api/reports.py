@@ -21,6 +21,7 @@ from qtool.core.torch_package import has_torch, torch_error
 from qtool.distributed import current
 from qtool.evaluation.build_report import build_report
 from qtool.evaluation.compare import compare_files, ordered_files, titled
+from qtool.evaluation.label_checks import in_calibrated_order, with_labels
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.subject import quantized_subject
@@ -61,8 +62,14 @@ def compare(
             evaluation function.
         FileError: not a model file, or the folder cannot be written.
         VerificationError: a file does not run, or was made from other weights.
+
+    Example:
+        >>> print(qtool.compare(["model.onnx", "model.int8.onnx"], loader))
     """
     ordered = ordered_files(files, reference, other_model)
+    data, options = with_labels(data, options or ReportOptions())
+    for path in ordered:
+        data = in_calibrated_order(path, data)
     if folder is None:
         return compare_files(ordered, data, titled(options, None, "compared"), bars=bars)
     from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
@@ -111,10 +118,14 @@ def report(
         FileError: not a model file, or the folder cannot be written.
         InstallError: a model that is no file, and torch is not installed.
         VerificationError: a file does not run, or was made from a model with other weights.
+
+    Example:
+        >>> options = qtool.ReportOptions(labels=labels, goals=qtool.Goals(drop=0.01))
+        >>> qtool.report("model.int8.onnx", loader, "report", options, model=model)
     """
     place = Path(folder)
     file = Path(source).name if isinstance(source, str | Path) else ""
-    options = titled(options, None if file else place, file)
+    data, options = with_labels(data, titled(options, None if file else place, file))
     how = QuantizeOptions(**keywords)
     conversion = {name: value for name, value in keywords.items() if name != "dynamic"}
     of_model = {"calibration": calibration, "calibration_data": calibration_data, **conversion}
@@ -172,7 +183,7 @@ def _report_file(
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    opened = open_file(file)
+    opened, data = open_file(file), in_calibrated_order(file, data)
     with scratch_folder() as work:
         source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
         from qtool.evaluation.report.page.write import (  # loads the plotting library

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,11 @@ from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
-from qtool.backends.formats import format_for, format_of, format_of_file, write_float
+from qtool.backends.formats import format_for, format_of, format_of_file
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
-from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.planned_export import OnnxExport
@@ -324,16 +322,6 @@ class Quantized(Summarized, InProcess):
         program: Program = self._export_as(self._results.last or ONNX).program(profile)
         return program
 
-    @cached_property
-    def float_bytes(self) -> int:
-        """Size of the float model as a file: the ONNX file that was given, with its external data,
-        or the one that `qtool.capture_model(...).export_float` writes."""
-        if self.captured.file_bytes:
-            return self.captured.file_bytes
-        with scratch_folder() as folder:
-            file = write_float(self.reference, folder / "float.onnx", self.plan.target)
-            return sum(f.stat().st_size for f in model_files(file))
-
     def __repr__(self) -> str:
         planned = planned_coverage(self.plan)
         label, figures = planned.row()
@@ -373,9 +361,8 @@ class Quantized(Summarized, InProcess):
         """The description that an exported file carries."""
         fixed = FixedInputs.of(self.graph.module).values
         constants = {name: value.tolist() for name, value in fixed.items()}
-        return FileInfo.of_plan(
-            self.plan, self.changes, self._origin(), constants, self.reference.labels
-        )
+        data = self.reference.labels, self.reference.columns
+        return FileInfo.of_plan(self.plan, self.changes, self._origin(), constants, *data)
 
     def _origin(self) -> Origin:
         data, samples = self._data

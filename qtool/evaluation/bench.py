@@ -54,6 +54,9 @@ def bench(
             that a file does not accept.
         FileError: not a model file.
         VerificationError: a file does not run, or the runtime is not installed.
+
+    Example:
+        >>> print(qtool.bench(["model.onnx", "model.int8.onnx"]))
     """
     sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
     _check_numbers(sizes, threads, seconds, precision)

@@ -65,6 +65,9 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
         CalibrationError: not a calibration.
         InstallError: a calibration, and torch is not installed.
         VerificationError: ONNX Runtime does not load the model.
+
+    Example:
+        >>> print(qtool.inspect("model.int8.onnx"))
     """
     path = Path(file)
     if is_model(path):

@@ -1,17 +1,24 @@
-"""Checks of labels and their data before the work."""
+"""Labels and their data before the work: checks, and columns of a DataFrame by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from qtool.backends.formats import open_file
 from qtool.core.array_batches import samples_in, whole_texts
 from qtool.core.errors import DataError
+from qtool.core.frame_columns import in_column_order, input_columns, split_labels
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.metrics.labels import check_labels, check_no_names
+
+if TYPE_CHECKING:
+    from qtool.evaluation.options import ReportOptions
 
 
 def check_labels_of(labels: ArrayLike | None, data: Iterable[Any]) -> None:
@@ -34,6 +41,18 @@ def check_labels_of(labels: ArrayLike | None, data: Iterable[Any]) -> None:
         count = sum(samples_in(item) for item in samples)
     check_labels(labels, count)
     check_no_names(labels)
+
+
+def in_calibrated_order(file: str | Path, data: Any) -> Any:
+    """Return data with the columns that a file was calibrated on; see `in_column_order`."""
+    conversion = open_file(file).conversion() if input_columns(data) else None
+    return data if conversion is None else in_column_order(data, conversion.info.columns)
+
+
+def with_labels(data: Any, options: ReportOptions) -> tuple[Any, ReportOptions]:
+    """Return data and options; labels that are a column of the data are its values."""
+    data, labels = split_labels(data, options.labels)
+    return data, replace(options, labels=labels)
 
 
 def note_labels(data: Any, inputs: int) -> None:

@@ -11,7 +11,7 @@ from qtool.core.limits import DAY, THREADS, Range
 from qtool.core.option_records import OptionRecord, option
 
 if TYPE_CHECKING:
-    from qtool.core.types import Array
+    from numpy.typing import ArrayLike
 
 _COUNT = Range(low=1, whole=True)
 
@@ -41,7 +41,8 @@ class ReportOptions(OptionRecord):
 
     Attributes:
         title: heading of the report; by default the name of its file, or else of its folder.
-        labels: [samples] class numbers, or numbers to predict, of the shape of the first output.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output; or
+            the name of a column of a DataFrame.
         function: the user's metrics, see `user_metrics` and `over_data` of
             `qtool.evaluation.user_metrics`: of a model, or of outputs and labels.
         where: name of the function in errors.
@@ -60,7 +61,7 @@ class ReportOptions(OptionRecord):
     """
 
     title: str = ""
-    labels: Array | None = None
+    labels: ArrayLike | None = None
     function: Callable[[Any], Any] | None = None
     where: str = "the evaluation function"
     lower_is_better: tuple[str, ...] = option((), "minimize", repeated=True, metavar="NAME")

@@ -57,6 +57,9 @@ def load_model(
 
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
+
+    Example:
+        >>> print(qtool.load_model("model.onnx"))
     """
     source = local_model(_text(source))
     path = Path(source)

@@ -32,6 +32,8 @@ KINDS = (CLASS, TOKEN, PIXEL, THRESHOLD, DETECTION, COSINE, NUMBERS)
 
 _OF_RANK = {2: CLASS, 3: TOKEN, 4: PIXEL}
 _SCORES = re.compile(r"logit|logprob|classif|class|lm_head|softmax|(?<![a-z])(cls|seg)(?![a-z])")
+_LINEAR_SCORES = re.compile(r"(?<![a-z])scores?(?![a-z])")
+"""Word for scores of classes where a linear layer computes them; detectors score boxes by it."""
 _VECTORS = re.compile(r"embed|pool|hidden|feature")
 _VALUES = re.compile(
     r"box|coord|landmark|keypoint|offset|align|attn|attention|weight|depth|dispar|durat|state"
@@ -40,6 +42,7 @@ _CLASS_COUNTS = frozenset({1000, 1001, 21841, 21843})
 """Of ImageNet, with and without a class for the background, and of all of it."""
 _MIXES = frozenset({"matmul", "bmm", "batchmatmul", "mul", "einsum"})
 """Operators that read weights of a mean, which sum to 1 as probabilities do."""
+_LINEAR = frozenset({"add", "addmm", "biasadd", "fullyconnected", "gemm", "linear", "matmul"})
 _SIGMOIDS = frozenset({"sigmoid", "logistic", "hardsigmoid"})
 _UNIT = 1e-3  # tolerance of a sum or a norm of 1
 _NEAR, _DECIDED = 0.1, 2 / 3  # share of probabilities so near to 0 or 1
@@ -108,6 +111,8 @@ def _class_axis(name: str, a: Array, evidence: Evidence) -> int | None:
     counted = width == evidence.classes or 0 < evidence.labels <= width
     counted |= evidence.reads_images and width in _CLASS_COUNTS
     scored = _says_scores(name, evidence) or "argmax" in evidence.uses
+    if a.ndim == 2 and evidence.ending in _LINEAR and not evidence.rows:
+        scored |= bool(_LINEAR_SCORES.search(f"{name} {evidence.layer.lower()}"))
     return axis if scored or (counted and a.ndim == 2) else None
 
 

@@ -26,7 +26,9 @@ _BITS = 8  # of codes that have parts
 
 def number_of_parts(plan: QuantPlan, layer: fx.Node) -> int:
     """Return in how many parts a layer whose result is an output has it, the more the smaller it
-    is; 1 for one that is not small, or no linear layer on codes."""
+    is; 1 for one that is not small, or no linear layer on codes, and for targets without parts."""
+    if not target(plan.target).results_in_parts:
+        return 1
     row, decision = row_of(layer), plan.decision(G.name_of(layer))
     if row is None or row.key != "linear" or decision is None or len(layer.users) > 1:
         return 1
@@ -54,8 +56,6 @@ def refine_results(module: fx.GraphModule, plan: QuantPlan) -> None:
         module: graph with the points of the plan.
         plan: plan of the module.
     """
-    if not target(plan.target).results_in_parts:
-        return
     for output in G.output_nodes(module.graph):
         point = G.submodule(module, output)
         if not isinstance(point, QuantPoint) or len(output.users) > 1:

@@ -155,7 +155,8 @@ class FileCheck(Result, Exactness):
         compared = [("engine", f"not compared: {self.not_compared}")]
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
         if self.sessions is not None:
-            other = f"not computed; emulate them with {argument('--cpu')}"
+            torch = "" if self.self_test.present else ", which needs torch"
+            other = f"not computed{torch}; emulate them with {argument('--cpu')}"
             rows += [*self.sessions.rows(), ("other CPUs", other)]
         if self.delegate is not None:
             rows.append(("delegate", self.delegate.rows()[0][1]))
@@ -163,6 +164,8 @@ class FileCheck(Result, Exactness):
             rows += [("other CPUs", line) for line in str(self.portability).splitlines()]
             if any(cpu.nodes for cpu in self.portability.cpus):
                 rows.append(("", f"the same codes everywhere: convert with {argument('--scales')}"))
+        if not self.self_test.present and self.self_test.unmodified is None:  # of another tool
+            rows.append(("accuracy", "not compared with the float model: `qtool evaluate` does"))
         return Summary(title, self._headline(), tuple(rows))
 
     def _headline(self) -> str:

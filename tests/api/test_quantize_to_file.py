@@ -54,9 +54,12 @@ def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None
     assert qtool.verify(path).passed
 
 
-def test_an_onnx_file_for_a_runtime_of_other_files(tmp_path: Path) -> None:
-    model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / "m.onnx"
-    how = qtool.QuantizeOptions(target="tflite", accuracy="fast")
-    file = qtool.quantize_to_file(model, data, path, how, qtool.FileOptions(timing=0))
-    assert "m.onnx is an ONNX file with the plan for tflite, whose runtime" in file.notes[0]
-    assert "m.tflite" in file.notes[0]
+@pytest.mark.parametrize("name", ["m.tflite", "m.cc"])
+def test_sizes_are_relative_to_a_float_file_of_the_format(name: str, tmp_path: Path) -> None:
+    model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / name
+    how = qtool.QuantizeOptions(target="tflite-micro", accuracy="fast")
+    file = qtool.quantize_to_file(model, data, path, how, evaluation=qtool.EvaluationData(data))
+    plain = qtool.capture_model(model, data[0]).export_float(tmp_path / "float.tflite")
+    assert file.float_size_bytes == Path(plain or tmp_path / "float.tflite").stat().st_size
+    assert (file.accuracy is None) == name.endswith(".cc")
+    assert ("C source does not run here" in str(file)) == name.endswith(".cc")

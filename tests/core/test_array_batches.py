@@ -24,7 +24,9 @@ class Frame:
         self.columns = list(columns)
         self._values = columns
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, list):
+            return Frame(**{each: self._values[each] for each in name})
         return self._values[name]
 
     def to_numpy(self) -> Any:

@@ -1,4 +1,4 @@
-"""Outputs of thirty networks and what each is: small definitions, names as exporters give them.
+"""Outputs of networks and what each is: small definitions, names as exporters give them.
 
 A network is a line for each node in the text form of ONNX. Inputs that begin with `w` are weights.
 The kinds were written down before the rule that has to find them.
@@ -105,6 +105,21 @@ NETWORKS: dict[str, Network] = {
         "(float[N,16] x, float[16,1] w0) => (float[N,1] output)",
         "output = Gemm(x, w0)",
         {"output": NUMBERS},
+    ),
+    "classifier, its output called scores": Network(
+        "(float[N,16] x, float[16,7] w0, float[1,7] w1) => (float[N,7] scores)",
+        "g = MatMul(x, w0) scores = Add(g, w1)",
+        {"scores": CLASS},
+    ),
+    "classifier, its last layer called score": Network(
+        '(float[N,16] x, float[16,7] "w.score.weight") => (float[N,7] output)',
+        'output = Gemm(x, "w.score.weight")',
+        {"output": CLASS},
+    ),
+    "scores of boxes, the best of the classes": Network(
+        "(float[N,40,16] x, float[16,3] w0) => (float[N,40] scores)",
+        "s = MatMul(x, w0) a = Constant<value_ints=[2]>() scores = ReduceMax<keepdims=0>(s, a)",
+        {"scores": NUMBERS},
     ),
     "boxes and scores of anchors (SSD)": Network(
         "(float[N,40,16] x, float[16,4] w0, float[16,3] w1) => "

@@ -18,11 +18,13 @@ from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.batches import batches, batches_of_size
+from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import unroll_recordings
 from qtool.metrics.labels import check_classes, check_labels, check_no_names
+from tests.core.test_array_batches import Frame
 from tests.mistakes.nets import (
     IDS,
     IMAGES,
@@ -66,18 +68,13 @@ NAMES = ["cat", "dog"]
 TWO = Arguments.of(two_inputs())
 
 
-class Frame:
-    """What is read of a DataFrame."""
-
-    def __init__(self, *names: str) -> None:
-        self.columns, self.to_numpy = names, A.numpy
-
-    def __getitem__(self, name: str) -> Any:
-        return np.ones(40)
-
-
 def frame(*names: str) -> Callable[[], object]:
-    return lambda: whole_arrays(Frame(*names))
+    def call() -> None:
+        table = Frame(a=np.ones(40), b=np.ones(40))
+        table.columns = list(names)
+        whole_arrays(table)
+
+    return call
 
 
 class Region(nn.Module):
@@ -199,6 +196,18 @@ EDITS: dict[str, Edit] = {
     "give an array per input, in a dict or an .npz file": (
         branches(c=A, d=B),
         lambda: quantize({"a": A, "b": B}, two_inputs()),
+    ),
+    "give the columns of the calibration data, by their names": (
+        lambda: in_column_order(Frame(a=A, b=B), ["b", "c"]),
+        lambda: in_column_order(Frame(a=A, b=B, c=A), ["b", "c"]),
+    ),
+    "give labels='{}'": (
+        lambda: split_labels(Frame(a=A, price=B), "prices"),
+        lambda: split_labels(Frame(a=A, price=B), "price"),
+    ),
+    "give the values": (
+        lambda: split_labels(Frame(a=A, b=B), "price"),
+        lambda: split_labels(Frame(a=A, b=B), B),
     ),
     "number them in alphabetical order, if the model's classes are, with "
     "numpy.unique(labels, return_inverse=True)[1]": (

@@ -1,5 +1,7 @@
 """Coverage, exactness, and checks of the verification itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,13 @@ def test_the_headline_is_that_of_passed(check: FileCheck, headline: str) -> None
     summary = check.summary("model.onnx")
     assert summary.text == headline
     assert check.passed is headline.startswith("verified")
+
+
+def test_a_file_of_another_tool_is_not_judged_by_its_accuracy() -> None:
+    said = "not compared with the float model: `qtool evaluate` does"
+    other, own = FileCheck(1, 10, 10, 0.0, None, 0), SelfCheck(present=True, unmodified=True)
+    assert ("accuracy", said) in other.summary("m.onnx").rows
+    assert ("accuracy", said) not in replace(other, self_test=own).summary("m.onnx").rows
 
 
 LAYER = AuditRow("conv", "Conv", "QLinearConv", True, 900, "")

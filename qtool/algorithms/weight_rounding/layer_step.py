@@ -133,7 +133,7 @@ def _solve(
     best, note = None, ""
     training, holdout = samples.rows(holdout=False), samples.rows(holdout=True)
     if training is None or holdout is None:
-        note = "too few samples fit into memory"
+        note = "its samples are too few to hold some out"
     else:
         if is_of_experts(layer.node):
             training, note = without_rare_experts(layer.name, training)

@@ -26,7 +26,7 @@ from qtool.planning.recipe import Recipe
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
 _RECIPE, _CHANGES = "qtool_recipe", "qtool_changes"
-_FIXED, _LABELS = "qtool_fixed_inputs", "qtool_labels"
+_FIXED, _LABELS, _COLUMNS = "qtool_fixed_inputs", "qtool_labels", "qtool_columns"
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class FileInfo:
         fixed_inputs: input of the float ONNX file that is a constant -> its value, a number or
             nested lists of numbers.
         labels: number of classes that the user's labels showed; 0 without whole numbers as labels.
+        columns: names of the columns of the calibration data, in order; () of data without names.
     """
 
     version: str
@@ -74,6 +75,7 @@ class FileInfo:
     origin: Origin | None = None
     fixed_inputs: Mapping[str, Any] = field(default_factory=dict)
     labels: int = 0
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of_plan(
@@ -83,6 +85,7 @@ class FileInfo:
         origin: Origin,
         fixed_inputs: Mapping[str, Any],
         labels: int = 0,
+        columns: tuple[str, ...] = (),
     ) -> FileInfo:
         """Return the description of a file of a plan, written by this version."""
         nodes = tuple(
@@ -91,7 +94,7 @@ class FileInfo:
             if d.execution is not Execution.SHAPE
         )
         head = own_version(), plan.target, plan.digest, plan.observer, plan.recipe
-        return cls(*head, nodes, changes, origin, fixed_inputs, labels)
+        return cls(*head, nodes, changes, origin, fixed_inputs, labels, columns)
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
@@ -111,6 +114,8 @@ class FileInfo:
             metadata[_FIXED] = _text(dict(self.fixed_inputs))
         if self.labels:
             metadata[_LABELS] = _text(self.labels)
+        if self.columns:
+            metadata[_COLUMNS] = _text(self.columns)
         if self.origin is not None:
             metadata |= self.origin.metadata()
         return metadata
@@ -142,6 +147,7 @@ class FileInfo:
                 Origin.of(metadata),
                 dict(json.loads(metadata.get(_FIXED, "{}")).items()),
                 int(json.loads(metadata.get(_LABELS, "0"))),
+                tuple(map(str, json.loads(metadata.get(_COLUMNS, "[]")))),
             )
         except MALFORMED as error:
             raise VerificationError(

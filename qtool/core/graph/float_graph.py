@@ -40,6 +40,7 @@ class FloatGraph:
             branches on them.
         metadata: metadata of the file that it was captured from.
         labels: number of classes that the user's labels show; 0 without whole numbers as labels.
+        columns: names of the columns of a table that are the inputs, in order; () of other data.
         device: the device of the user's model. The module is on the CPU; runs over samples take a
             copy on this device (`on_device`).
     """
@@ -53,6 +54,7 @@ class FloatGraph:
     size_conditions: tuple[str, ...] = ()
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
     labels: int = 0
+    columns: tuple[str, ...] = ()
     device: torch.device = CPU
 
     @property

@@ -58,6 +58,9 @@ def fastest_recipe(
         DataError, CaptureError, PlanError: as for `quantize`.
         PlanError: the time on this target cannot be measured here.
         OptionError: there are several ranks.
+
+    Example:
+        >>> print(qtool.fastest_recipe(model, loader).recipe)
     """
     if current().is_distributed:
         raise OptionError("layers are timed in one process", Omission("--measure", "leave out {}"))

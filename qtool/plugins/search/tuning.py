@@ -25,6 +25,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError
+from qtool.core.frame_columns import in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.option_records import keywords_of
@@ -116,11 +117,17 @@ def tune(
         FileError: the archive belongs to another search, or cannot be written.
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
         KeyboardInterrupt: interrupted before the first evaluation.
+
+    Example:
+        >>> goals, few = qtool.TuneGoals(max_drop=0.01), qtool.SearchOptions(evaluations=3)
+        >>> print(qtool.tune(model, loader, loader, labels, goals=goals, options=few))
     """
     started = time.monotonic()
     current().continue_on_rank_zero()
     how = QuantizeOptions(**keywords)
     target, observer = how.target or targets.DEFAULT, how.observer
+    eval_data, labels = split_labels(eval_data, labels)
+    eval_data = in_column_order(eval_data, input_columns(data))
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
     records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
@@ -203,6 +210,9 @@ def explain(
         DataError: no data, no scores, no such sample, or its prediction did not change.
         CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
         VerificationError: the file was not written by qtool, or is of another model.
+
+    Example:
+        >>> print(qtool.explain("model.int8.onnx", model, loader))
     """
     open_file(file)
     check_fixed_inputs(file, model)

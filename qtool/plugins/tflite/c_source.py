@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from qtool.plugins.tflite.self_test import without_self_test
 
 _PER_LINE = 12
 _ARENA_MARGIN = 1024
+_MEASURED = (
+    f"Measured by {tflm.TITLE} on a 64-bit machine; a microcontroller needs less, which the "
+    "program prints."
+)
+_ESTIMATED = (
+    f"An estimate, since {tflm.PACKAGE} was not installed: the program prints how much it used, "
+    "and allocation fails where it is too little."
+)
 _SIZE = re.compile(r"^const unsigned int \w+_size = (\d+);$", re.MULTILINE)
 _SPECIAL = {
     "CONV_2D": "Conv2D",
@@ -52,7 +61,7 @@ def write_c_source(file: Path, path: Path) -> None:
     texts = {
         path: _array(stem, header.name, _without_record(model)),
         header: _header(stem),
-        main: _main(model, stem, header.name, _arena(file, model, len(data)) + _ARENA_MARGIN),
+        main: _main(model, stem, header.name, *_arena(file, model, len(data))),
     }
     for place, text in texts.items():
         with atomic_path(place, C_SUFFIXES if place == path else ()) as temporary:
@@ -66,11 +75,12 @@ def _without_record(model: Model) -> bytes:
     return to_bytes(replace(model, metadata=metadata))
 
 
-def _arena(file: Path, model: Model, size: int) -> int:
-    """Return the bytes of the arena; a bound where they cannot be measured.
+def _arena(file: Path, model: Model, size: int) -> tuple[int, str]:
+    """Return the bytes of the arena with a margin, and where they come from.
 
-    The bound is the file four times, for what the interpreter keeps of its operators and channels,
-    and all computed tensors, none in the place of another.
+    Where they cannot be measured they are an estimate: the file four times, for what the
+    interpreter keeps of its operators and channels, and all computed tensors, none in the place of
+    another.
 
     Args:
         file: the .tflite file.
@@ -79,8 +89,9 @@ def _arena(file: Path, model: Model, size: int) -> int:
     """
     if tflm.version() is None:
         computed = [t for t in model.tensors if t.data is None]
-        return 4 * size + sum(math.prod(t.shape) * np.dtype(t.type).itemsize for t in computed)
-    return tflm.arena(file).total
+        tensors = sum(math.prod(t.shape) * np.dtype(t.type).itemsize for t in computed)
+        return 4 * size + tensors + _ARENA_MARGIN, _ESTIMATED
+    return tflm.arena(file).total + _ARENA_MARGIN, _MEASURED
 
 
 def model_size(source: Path) -> int:
@@ -114,12 +125,13 @@ def _header(stem: str) -> str:
     )
 
 
-def _main(model: Model, stem: str, header: str, arena: int) -> str:
+def _main(model: Model, stem: str, header: str, arena: int, origin: str) -> str:
     kinds = list(dict.fromkeys(op.name for op in model.operators))
     adds = "\n".join(f"  resolver.{resolver_method(kind)}();" for kind in kinds)
     ends = [model.tensors[i] for i in (model.inputs[0], model.outputs[0])]
     members = ["data.int8" if is_codes(t) else "data.f" for t in ends]
     rounded = -(-arena // 16) * 16
+    comment = textwrap.fill(origin, 96, initial_indent="// ", subsequent_indent="// ")
     return f"""// One inference with TensorFlow Lite Micro; link it with libtensorflow-microlite.
 #include <stddef.h>
 #include <stdint.h>
@@ -131,6 +143,7 @@ def _main(model: Model, stem: str, header: str, arena: int) -> str:
 #include "tensorflow/lite/micro/system_setup.h"
 #include "tensorflow/lite/schema/schema_generated.h"
 
+{comment}
 constexpr int kArenaSize = {rounded};
 alignas(16) static uint8_t arena[kArenaSize];
 

@@ -29,6 +29,10 @@ _PACKAGE = "ethos-u-vela"
 _TITLE = "Vela"
 _ACCELERATORS = ("ethos-u55-128", "ethos-u85-256")
 """Configurations that are compiled for."""
+_NO_ARENA = (
+    f"pip install {tflm.PACKAGE} measures the size of the arena, which is an estimate in C source "
+    "without it"
+)
 _TIMEOUT = 300  # seconds
 _OPERATORS = re.compile(r"^(CPU|NPU) operators = (\d+)", re.MULTILINE)
 _START = "from ethosu.vela.vela import main; main()"
@@ -59,7 +63,7 @@ def describe(file: LitertFile) -> str:
     """Describe the memory that a network needs, in a sentence."""
     flash = f"flash {flash_bytes(file) / 1024:.1f} KiB"
     if tflm.version() is None:
-        return f"{flash}; pip install {tflm.PACKAGE} reports the size of the arena"
+        return f"{flash}; {_NO_ARENA}"
     try:
         needed = tflm.arena(file.path)
     except VerificationError as error:
@@ -106,7 +110,7 @@ def measure_deployment(file: LitertFile) -> Deployment | None:
     except VerificationError as error:
         notes.append(str(error))
     if tflm.version() is None:
-        notes.append(f"pip install {tflm.PACKAGE} reports the size of the arena")
+        notes.append(_NO_ARENA)
     rows: list[AcceleratorFacts] = []
     accelerators = _ACCELERATORS if version() is not None else ()
     try:

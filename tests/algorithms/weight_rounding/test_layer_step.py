@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.algorithms import layer_reconstruction
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.pipeline import Step, run_step
@@ -121,6 +122,19 @@ def test_a_few_samples_round_to_nearest() -> None:
         f"{step}: skipped, since the calibration kept too few samples for it (2)"
         for step in ("cross-layer-equalization", "gptq")
     ]
+
+
+@pytest.mark.parametrize(("samples", "elements", "memory"), [(9, 1 << 27, False), (64, 300, True)])
+def test_memory_is_named_where_it_is_the_cause(
+    samples: int, elements: int, memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_reconstruction, "ELEMENTS", elements)
+    torch.manual_seed(0)
+    layers = nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False)
+    net = nn.Sequential(*layers).eval()
+    notes = qtool.quantize(net, [torch.randn(samples, 8)]).notes
+    assert "0.weight: rounded to nearest, since its samples are too few to hold some out" in notes
+    assert any("memory limits it to" in note for note in notes) is memory
 
 
 def largest_pair_of(model: qtool.QuantizedModel) -> int:

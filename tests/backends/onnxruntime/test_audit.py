@@ -264,7 +264,7 @@ def test_parts_kept_from_a_file_count(kind: str, tmp_path: Path) -> None:
     ]
     assert found.macs == 2 * 4 * 64 + count
     assert found.share == 2 * 4 * 64 / found.macs
-    assert quantized.float_bytes == (tmp_path / "f.onnx").stat().st_size
+    assert quantized.captured.file_bytes == (tmp_path / "f.onnx").stat().st_size
     file = onnx.load(tmp_path / "m.onnx")
     del file.metadata_props[:]
     onnx.save(file, tmp_path / "m.onnx")

@@ -58,7 +58,7 @@ CASES = {
     "drops too much": ({"found": accuracy(0.02)}, "bad"),
     "may drop too much": ({"found": accuracy(0.005, 0.02)}, "look"),
     "better than float": ({"found": accuracy(-0.02)}, "good"),
-    "slower": ({"latency": speed(0.8, 0.7, 0.9)}, "bad"),
+    "slower": ({"latency": speed(0.8, 0.7, 0.9)}, "look"),
     "perhaps slower": ({"latency": speed(0.98, 0.9, 1.1)}, "look"),
     "perhaps not faster": ({"latency": speed(1.02, 0.9, 1.1)}, "look"),
     "not timed": ({"latency": []}, "good"),
@@ -105,6 +105,15 @@ def test_goals_of_the_user(goals, given):
     assert verdict(**given, goals=goals).missed
     assert not verdict(**given).missed
     assert verdict(**given, goals=goals).level == "bad"
+
+
+def test_a_right_file_that_is_slower_is_not_refused():
+    found = verdict(latency=speed(0.8, 0.7, 0.9))
+    assert found.text.startswith("top-1 is unchanged")
+    assert "Nothing is wrong; the speed needs review: Speed-up over the reference is 0.80x" in (
+        found.text
+    )
+    assert "0.80x" not in verdict(accuracy(0.02), speed(0.8, 0.7, 0.9)).text
 
 
 def test_a_drop_without_labels_is_one_of_the_agreement():

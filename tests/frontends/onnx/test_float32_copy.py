@@ -125,7 +125,7 @@ def test_time_and_accuracy_are_relative_to_the_file_itself(tmp_path: Path) -> No
     speed = measure_speedup(made, tmp_path / "int8.onnx", seconds=0.01)
     assert speed is not None
     assert speed.baseline == "float.onnx"
-    assert speed.float_bytes == made.float_bytes == path.stat().st_size
+    assert speed.float_bytes == made.captured.file_bytes == path.stat().st_size
     for batch in (x, x.float()):
         shown = qtool.evaluate(tmp_path / "int8.onnx", load_onnx(path), [batch], seconds=0.01)
         assert shown.accuracy.models[1].sqnr_db > 30

@@ -62,6 +62,9 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT)
     Raises:
         ExportError: an operator cannot be written.
         FileError: the file cannot be written.
+
+    Example:
+        >>> qtool.write_float(qtool.capture_model(model, x).graph, "model.onnx")
     """
     path = Path(path)
     constants = graph.graph.find_nodes(op="get_attr")

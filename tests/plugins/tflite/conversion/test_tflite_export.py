@@ -1,6 +1,7 @@
 """TFLite files from quantized models: equal to the integer engine in every code."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -226,6 +227,15 @@ def test_a_microcontroller_computes_the_same_codes(tmp_path: Path) -> None:
     assert tflm.arena(path).total > 10_000
 
 
+@pytest.mark.parametrize("interface", ["float", "int8"])
+def test_a_microcontroller_computes_a_small_last_layer_once(interface: str, tmp_path: Path) -> None:
+    """The parts of its result would be added in float."""
+    path = tmp_path / "model.tflite"
+    result = converted("digits", "tflite-micro").export(path, interface=interface)
+    assert result.passed
+    assert kinds(path)["DEQUANTIZE"] == (interface == "float")
+
+
 def test_microcontrollers_take_no_float(tmp_path: Path) -> None:
     network = Function(lambda x, a, b: b(torch.exp(a(x))), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1))
     model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro")
@@ -244,6 +254,8 @@ def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:
     assert data == to_bytes(replace(written, metadata=without))
     main = (tmp_path / "net_main.cc").read_text()
     assert "resolver.AddConv2D();" in main
+    origin = "An estimate" if tflm.version() is None else "Measured by"
+    assert re.search(rf"// {origin}.*\n(// .*\n)*constexpr int kArenaSize", main)
     assert "net_size" in (tmp_path / "net.h").read_text()
     with pytest.raises(FileError, match=r"are written as \.cc or \.cpp or \.c;"):
         model.export(tmp_path / "net.txt", format="c-array")
