@@ -6,7 +6,6 @@ What the runtime executes for an arm is what its output depends on.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,28 +14,17 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from torch import nn
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph, run, session
 from qtool.planning.plan import Decision
 from tests.backends.onnx.export.networks import computing
+from tests.models.arms import Arms
 from tests.operators.table import CASES
 
 PER_FILE = 10
 Array = np.ndarray[Any, Any]
-
-
-class _Arms(nn.Module):
-    def __init__(self, arms: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        for name, arm in arms.items():
-            self.add_module(name, arm)
-        self.names = list(arms)
-
-    def forward(self, *x: torch.Tensor) -> dict[str, Any]:
-        return {f"{name}_out": getattr(self, name)(*x) for name in self.names}
 
 
 @dataclass(frozen=True)
@@ -71,12 +59,12 @@ def _converted(names: tuple[str, ...]) -> dict[str, Arm]:
     first = CASES[names[0]]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = _Arms({n: CASES[n].make() for n in names}).eval()
+        network = Arms({n: CASES[n].make() for n in names}).eval()
         inputs = tuple(
             torch.randint(0, 10, s) if first.indices else torch.randn(s) for s in first.shapes
         )
     slow = {"slow_layers": "integer"}  # what is fast is another question
-    model = quantize(network, [inputs], observer="minmax", recipe=slow)
+    model = quantize(network, [inputs], observer="minmax", recipe=slow, accuracy="fast")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         model.export(path)
