@@ -35,10 +35,8 @@ def kinds(path: Path) -> list[str]:
 
 @needs_litert
 def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
-    model, path = (
-        qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast"),
-        tmp_path / "m.tflite",
-    )
+    model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
+    path = tmp_path / "m.tflite"
     result = model.export(path, timing=0)
     assert result is not None
     assert result.passed
@@ -57,10 +55,8 @@ def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
 @needs_litert
 def test_values_beyond_the_calibrated_range_are_not_clipped(tmp_path: Path) -> None:
     """The parts cover more than the range of the plan."""
-    model, path = (
-        qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast"),
-        tmp_path / "m.tflite",
-    )
+    model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
+    path = tmp_path / "m.tflite"
     model.export(path, verify=False)
     x = 1.3 * images(256, 3)
     (written,) = TfliteFile(path).run([x.numpy()])
