@@ -1,7 +1,7 @@
 """What qtool does with files where torch and its like cannot be imported; prints it as JSON.
 
     python tests/without_torch.py FOLDER MODULE ...
-    python tests/without_torch.py --cli COMMAND ...     the command line, instead
+    python tests/without_torch.py --cli     the commands of standard input, instead
 
 FOLDER has int8.onnx, float.onnx, int8.tflite, x.npy and a stored report.json.
 """
@@ -95,12 +95,22 @@ def import_all(name: str) -> None:
             import_module(each.name)
 
 
+def run_commands() -> None:
+    """Run the commands of standard input, a list of words a line; print code and output of each."""
+    from click.testing import CliRunner
+    from qtool.cli import main
+
+    for line in sys.stdin:
+        result = CliRunner().invoke(main, json.loads(line), prog_name="qtool")
+        sys.stdout.write(json.dumps([result.exit_code, result.stdout + result.stderr]) + "\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
     sys.modules |= dict.fromkeys(HIDDEN_PACKAGES)  # type: ignore[arg-type]  # imports fail
     if sys.argv[1] == "--cli":
-        from qtool.cli import main
-
-        main(sys.argv[2:])
+        run_commands()
+        sys.exit()
     for module in sys.argv[2:]:
         import_all(module)
     json.dump(results(Path(sys.argv[1])), sys.stdout)

@@ -135,14 +135,16 @@ def test_a_kernel_of_the_samples_sizes_is_fixed_in_the_file(
 def test_other_sizes_are_measured(tmp_path: Path) -> None:
     model = Net(BODIES["average"]).eval()
     dims = {"x": {0: "batch", **IMAGE}}
-    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
     result = quantized.export(tmp_path / "m.onnx")
     assert [check.sizes for check in result.other_sizes] == [
         *("height 16, width 36", "height 48, width 60")
     ]
     assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
     assert "other sizes" in str(result)
-    batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)]).export(tmp_path / "b.onnx")
+    batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], accuracy="fast").export(
+        tmp_path / "b.onnx"
+    )
     assert batch_only.other_sizes == ()
 
 
@@ -152,6 +154,6 @@ def test_a_file_that_was_run_at_one_size_says_so(
     monkeypatch.setattr(size_parity, "at_other_sizes", lambda *_: [])
     dims = {"x": {0: "batch", **IMAGE}}
     model = Net(BODIES["pad"]).eval()
-    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
     notes = quantized.export(tmp_path / "m.onnx").notes
     assert any("run at one size only" in note and "height, width" in note for note in notes)

@@ -44,12 +44,12 @@ def test_a_file_of_many_products_is_verified_on_a_few_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = list(samples("residual", 16))
-    whole = quantize(network("residual"), data)
+    whole = quantize(network("residual"), data, accuracy="fast")
     macs = sum(d.macs for d in whole.plan.nodes)
     monkeypatch.setattr(quantized_module, "VERIFIED_MACS", 6 * macs)
-    few = quantize(network("residual"), data)
+    few = quantize(network("residual"), data, accuracy="fast")
     monkeypatch.setattr(quantized_module, "VERIFIED_MACS", macs)
-    fewest = quantize(network("residual"), data)
+    fewest = quantize(network("residual"), data, accuracy="fast")
     sizes = [q.sample.size for q in (whole, few, fewest)]
     assert sizes == [16, 6, quantized_module.VERIFIED_SAMPLES]
 
@@ -94,7 +94,7 @@ def test_a_failed_verification_leaves_what_was_there(
 def test_what_export_found_is_not_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = quantize(network("linear"), [samples("linear", 16)])
+    model = quantize(network("linear"), [samples("linear", 16)], accuracy="fast")
     written: list[object] = []
     write = module.to_onnx
     monkeypatch.setattr(module, "to_onnx", lambda *a: written.append(a) or write(*a))
@@ -109,14 +109,14 @@ def test_what_export_found_is_not_found_again(
 
 
 def test_weights_changed_in_any_way_are_written() -> None:
-    model = quantize(network("linear"), [samples("linear", 16)])
+    model = quantize(network("linear"), [samples("linear", 16)], accuracy="fast")
     before = model.to_onnx()
     next(model.module.parameters()).data.neg_()  # which no version counter tells
     assert model.to_onnx() != before
 
 
 def test_a_model_handed_out_is_the_callers_own() -> None:
-    model = quantize(network("linear"), [samples("linear", 16)])
+    model = quantize(network("linear"), [samples("linear", 16)], accuracy="fast")
     del model.to_onnx().graph.node[:]
     assert model.to_onnx().graph.node
 
@@ -139,7 +139,7 @@ def test_training_moves_its_own_weights_alone(tmp_path: Path) -> None:
     user = copy.deepcopy(network("linear"))
     state = {k: v.clone() for k, v in user.state_dict().items()}
     x = samples("linear", 16)[0]
-    found = quantize(user, [x])
+    found = quantize(user, [x], accuracy="fast")
     weights = list(found.module.parameters())
     before, other = [w.detach().clone() for w in weights], found.to_onnx()
     optimizer = torch.optim.SGD(weights, lr=0.1)

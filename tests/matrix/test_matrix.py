@@ -1,7 +1,4 @@
-"""Each command with each kind of model in each mode: it works, or a sentence names what to use.
-
-`make test` walks a part that has every command and mode; `make matrix` walks all cells.
-"""
+"""Each command with each kind of model in each mode: it works, or a sentence names what to use."""
 
 import re
 import warnings
@@ -18,31 +15,8 @@ from tests.matrix.kinds import KINDS, Kind
 
 pytest.importorskip("transformers")
 
-Cell = tuple[str, str, str]
-QUICK: tuple[Cell, ...] = (
-    ("convert", "cnn", "static"),
-    ("evaluate", "cnn", "static"),
-    ("explain", "cnn", "static"),
-    ("tune", "cnn", "static"),
-    ("quantize", "lstm", "dynamic"),
-    ("inspect", "lstm", "weight-only-int2"),
-    ("verify", "lstm", "weight-only-int4"),
-    ("bench", "onnx", "static"),
-    (BLOCKWISE, "onnx", "weight-only"),
-    ("calibrate", "classifier", "static"),
-    ("calibrate", "encoder-decoder", "static"),
-    ("quantize", "detector", "static"),
-    ("compare", "tflite", "static"),
-    ("report", "tflite", "static"),
-    ("quantize", "batch-1", "static"),
-    ("quantize", "kept-part", "static"),
-)
-"""The cells of `make test`."""
 OF_PYTHON = {"cnn", "detector", "lstm", "tflite"}
 """Kinds without a file of weights that is read block by block."""
-LANGUAGE = {"encoder", "decoder", "decoder-with-cache"}
-"""Kinds that `make matrix` alone walks: the examples' language models. Those that
-tests/frontends/huggingface converts by commands are smaller."""
 
 _HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 """Warnings that Python hides from users."""
@@ -106,10 +80,8 @@ def cells() -> list[object]:
     for kind, mode, command in product(KINDS, MODES, COMMANDS):
         if mode not in MODES_OF.get(kind, MODES) or (command == BLOCKWISE and kind in OF_PYTHON):
             continue
-        cell = (command, kind, mode)
-        marks = [pytest.mark.xdist_group(kind)]
-        marks += [] if cell in QUICK else [pytest.mark.matrix]
-        parameters.append(pytest.param(*cell, id="-".join(cell), marks=marks))
+        cell, group = (command, kind, mode), pytest.mark.xdist_group(kind)
+        parameters.append(pytest.param(*cell, id="-".join(cell), marks=group))
     return parameters
 
 
@@ -131,10 +103,3 @@ def test_a_cell(
         sentence = result.output.strip().splitlines()[-1]
         assert re.search(expected, sentence), sentence
         assert REMEDY.search(sentence), sentence
-
-
-def test_the_quick_part_has_every_command_and_mode_and_other_kind() -> None:
-    commands, kinds, modes = map(set, zip(*QUICK, strict=True))
-    assert commands == set(COMMANDS)
-    assert kinds == KINDS.keys() - LANGUAGE
-    assert modes == set(MODES)

@@ -2,8 +2,7 @@
 
 Where a file has less than 60 dB against the float network, the simulation has the same within
 0.5 dB: in each mode, for each kind of operator, in each runtime that is installed, at batch 1 and
-at the batch of the calibration. `make test` walks a part that has every mode, kind and runtime;
-`make matrix` walks all cells.
+at the batch of the calibration.
 """
 
 from collections.abc import Callable
@@ -85,44 +84,13 @@ UNLIKE: tuple[tuple[str, str, str, str], ...] = (
 )
 """Cells in which a runtime computes what the simulation does not."""
 
-QUICK: tuple[Cell, ...] = (
-    ("onnxruntime", "conv", "static"),
-    ("openvino", "depthwise", "static"),
-    ("onnxruntime", "conv-transpose", "weight-only"),
-    ("tflite", "add", "static"),
-    ("onnxruntime", "mul", "static"),
-    ("tflite", "concat", "dynamic"),
-    ("openvino", "average-pool", "static"),
-    ("tflite", "max-pool", "static"),
-    ("onnxruntime", "global-pool", "weight-only-int4"),
-    ("tflite", "silu", "static"),
-    ("openvino", "hard-swish", "weight-only"),
-    ("onnxruntime", "leaky-relu", "static"),
-    ("onnxruntime", "gelu", "dynamic"),
-    ("onnxruntime", "relu", "weight-only"),
-    ("onnxruntime", "tanh", "static"),
-    ("onnxruntime", "softmax", "dynamic"),
-    ("tflite", "layer-norm", "dynamic"),
-    ("onnxruntime", "residual", "weight-only"),
-    ("openvino", "gemm", "weight-only"),
-    ("onnxruntime", "matmul", "weight-only-int2"),
-    ("onnxruntime", "attention", "weight-only"),
-    ("onnxruntime", "lstm", "dynamic"),
-    ("onnxruntime", "bi-lstm", "dynamic"),
-    ("onnxruntime", "gru", "dynamic"),
-    ("onnxruntime", "rnn", "weight-only-int4"),
-    ("onnxruntime", "embedding", "weight-only-int4"),
-)
-"""The cells of `make test`."""
-
 
 def cells() -> list[object]:
     """Return all cells."""
     parameters = []
     for cell in product(RUNTIMES, NETWORKS, MODES):
-        marks = [] if cell in QUICK else [pytest.mark.matrix]
-        if reason := _reason(UNLIKE, cell):
-            marks += [pytest.mark.xfail(reason=reason, strict=True)]
+        reason = _reason(UNLIKE, cell)
+        marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
         parameters.append(pytest.param(*cell, id="-".join(cell), marks=marks))
     return parameters
 
@@ -174,11 +142,3 @@ def _decibels(real: Array, quantized: Array) -> float:
 def _check(simulated: float, file: float, batch: int) -> None:
     figures = f"batch {batch}: {simulated:.2f} dB simulated, {file:.2f} dB in the runtime"
     assert abs(simulated - file) <= TOLERANCE_DB or min(simulated, file) >= LIMIT_DB, figures
-
-
-def test_the_quick_part_has_every_runtime_kind_and_mode() -> None:
-    runtimes, kinds, modes = map(set, zip(*QUICK, strict=True))
-    assert runtimes == set(RUNTIMES)
-    assert kinds == set(NETWORKS)
-    assert modes == set(MODES)
-    assert not any(_reason(table, cell) for table in (REFUSED, UNLIKE) for cell in QUICK)

@@ -9,8 +9,8 @@ import torch
 import qtool
 from qtool.backends.formats import open_model
 from qtool.planning.plan import Execution
+from tests.models.arms import Arms
 from tests.needs import needs_web
-from tests.operators.arms import _Arms
 from tests.operators.table import CASES
 
 pytestmark = needs_web
@@ -27,7 +27,7 @@ FILES = [
 @pytest.mark.parametrize("names", FILES, ids=lambda names: f"{names[0]} to {names[-1]}")
 def test_operators_give_the_same_codes(names: list[str], tmp_path: Path) -> None:
     case, path = CASES[names[0]], tmp_path / "model.onnx"
-    network = _Arms({n: CASES[n].make() for n in names}).eval()
+    network = Arms({n: CASES[n].make() for n in names}).eval()
     inputs = tuple(torch.randint(0, 10, s) if case.indices else torch.randn(s) for s in case.shapes)
     model = qtool.quantize(network, [inputs], accuracy="fast")
     model.export(path)

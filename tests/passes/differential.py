@@ -108,7 +108,7 @@ def assert_same(
 
 def written(model: nn.Module, batch: torch.Tensor, recipe: Any, path: Path) -> qtool.QuantizedFile:
     """The verified file of a model that is calibrated with one batch."""
-    quantized = qtool.quantize(model, [batch], recipe=recipe)
+    quantized = qtool.quantize(model, [batch], recipe=recipe, accuracy="fast")
     file = qtool.write_file(quantized, path, qtool.FileOptions(timing=0))
     assert file.passed
     return file

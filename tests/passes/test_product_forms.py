@@ -148,7 +148,7 @@ def test_a_stored_matrix_as_first_operand_is_a_layer(form: str, mode: str) -> No
     torch.manual_seed(0)
     x = torch.randn(*([9, 5, 8] if form == "deep" else [9, 8]))
     model = _Left("matmul" if form == "deep" else form).eval()
-    quantized = qtool.quantize(model, [x], mode=mode)
+    quantized = qtool.quantize(model, [x], mode=mode, accuracy="fast")
     result = quantized.verify()
     assert result.passed
     layers = [d for d in quantized.plan.nodes if d.op == "linear"]
@@ -234,7 +234,7 @@ def test_others_are_left(options: dict[str, Any], given: Given) -> None:
 @pytest.mark.parametrize("name", ["sum", "mean of offsets"])
 def test_the_table_is_stored_as_int8(name: str, tmp_path: Path) -> None:
     options, given = CASES[name]
-    model = qtool.quantize(Bag(**options).eval(), [given], dynamic={})
+    model = qtool.quantize(Bag(**options).eval(), [given], dynamic={}, accuracy="fast")
     found = model.export(tmp_path / "bag.onnx")
     assert [d.execution.value for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
     assert (tmp_path / "bag.onnx").stat().st_size < 1000 * 80 * 2
@@ -268,7 +268,7 @@ FUNCTIONS: dict[str, Of] = {
 def test_medians_run_with_other_batches(function: Of, tmp_path: Path) -> None:
     model = behind(function)
     drawn = [torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (16, 9, 4)]
-    quantized = qtool.quantize(model, drawn[:1])
+    quantized = qtool.quantize(model, drawn[:1], accuracy="fast")
     quantized.export(tmp_path / "model.onnx", verify=False)
     for x in drawn:
         (found,) = run(session(tmp_path / "model.onnx"), [x.numpy()])
@@ -279,4 +279,4 @@ def test_medians_run_with_other_batches(function: Of, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", [torch.remainder, torch.fmod, torch.floor_divide])
 def test_a_remainder_by_values_near_zero_is_named(what: Callable[..., torch.Tensor]) -> None:
     model, data = behind(lambda x: what(x[:, :2], x[:, 2:4])), torch.randn(16, 6)
-    assert qtool.quantize(model, [data]).fidelity.near_zero_divisions
+    assert qtool.quantize(model, [data], accuracy="fast").fidelity.near_zero_divisions

@@ -123,7 +123,7 @@ def test_two_linear_layers_a_step(make, bias: bool) -> None:  # type: ignore[no-
 def test_their_weights_are_codes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Steps(nn.GRUCell(5, 6)).eval()
-    found = qtool.quantize(model, [torch.randn(8, 3, 5) for _ in range(3)])
+    found = qtool.quantize(model, [torch.randn(8, 3, 5) for _ in range(3)], accuracy="fast")
     result = found.export(tmp_path / "cell.onnx")
     assert result is not None
     assert result.coverage.share == 1.0

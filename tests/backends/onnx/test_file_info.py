@@ -146,7 +146,7 @@ def test_onnx_files_have_the_metadata_of_their_source(
 
 def test_a_tflite_file_has_them_as_json(source: OnnxModule, tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
-    qtool.quantize(source, [images(8)], target="tflite").export(path)
+    qtool.quantize(source, [images(8)], target="tflite", accuracy="fast").export(path)
     stored = json.loads(load(path).metadata["onnx_metadata"])
     assert stored == read_source_metadata(source.model).to_json()
     assert stored["properties"] == PROPERTIES

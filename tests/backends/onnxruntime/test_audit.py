@@ -142,7 +142,7 @@ class Product(nn.Module):
 
 def test_a_product_that_the_runtime_takes_in_codes_counts(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    quantized = qtool.quantize(Product().eval(), [torch.randn(8, 4, 8)])
+    quantized = qtool.quantize(Product().eval(), [torch.randn(8, 4, 8)], accuracy="fast")
     assert quantized.plan.decision("matmul").execution.value == "float"
     found = quantized.export(tmp_path / "product.onnx").coverage
     (row,) = (r for r in found.rows if r.name == "matmul")

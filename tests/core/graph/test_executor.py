@@ -33,7 +33,7 @@ class Net(nn.Module):
 @functools.cache
 def quantized() -> Quantized:
     torch.manual_seed(0)
-    return qtool.quantize(Net().eval(), [batch()])
+    return qtool.quantize(Net().eval(), [batch()], accuracy="fast")
 
 
 def batch(seed: int = 0) -> torch.Tensor:

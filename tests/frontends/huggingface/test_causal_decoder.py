@@ -129,7 +129,7 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     captured = qtool.capture_model(decoder, batch, DYNAMIC)
     path = write_float(captured.graph, tmp_path / "float.onnx")
     assert greedy(in_runtime(path)) == wanted(model)
-    quantized = qtool.quantize(captured, [batch], mode="weight-only-int4")
+    quantized = qtool.quantize(captured, [batch], mode="weight-only-int4", accuracy="fast")
     found = quantized.export(tmp_path / "int4.onnx")
     assert found.passed
     tokens = greedy(in_runtime(tmp_path / "int4.onnx"))

@@ -86,7 +86,7 @@ def test_a_float16_file_in_every_mode(tmp_path: Path, mode: str, ports: str) -> 
     model = network("float16", ports == "float32")
     path, x = save(model, tmp_path), images(32)
     before = path.read_bytes()
-    made = qtool.quantize(load_onnx(path), [x], mode=mode)
+    made = qtool.quantize(load_onnx(path), [x], mode=mode, accuracy="fast")
     result = made.export(tmp_path / "int8.onnx")
 
     exact = run(path, x, np.float32 if ports == "float32" else np.float16)
@@ -107,7 +107,7 @@ def test_a_float16_file_in_every_mode(tmp_path: Path, mode: str, ports: str) -> 
 )
 def test_other_types(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     path, x = save(network(kind), tmp_path), images(32)
-    made = qtool.quantize(load_onnx(path), [x.to(dtype)])
+    made = qtool.quantize(load_onnx(path), [x.to(dtype)], accuracy="fast")
     made.export(tmp_path / "int8.onnx")
     copy = network(kind)
     convert_to_float32(copy, types_to_convert(copy))
@@ -120,7 +120,7 @@ def test_other_types(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
 
 def test_time_and_accuracy_are_relative_to_the_file_itself(tmp_path: Path) -> None:
     path, x = save(network("float16"), tmp_path), images(16).half()
-    made = qtool.quantize(load_onnx(path), [x])
+    made = qtool.quantize(load_onnx(path), [x], accuracy="fast")
     made.export(tmp_path / "int8.onnx")
     speed = measure_speedup(made, tmp_path / "int8.onnx", seconds=0.01)
     assert speed is not None
@@ -137,7 +137,7 @@ def test_time_and_accuracy_are_relative_to_the_file_itself(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["float16", pytest.param("bfloat16", marks=pytest.mark.matrix)])
 def test_reports_and_blocks(tmp_path: Path, kind: str) -> None:
     path, x = save(network(kind), tmp_path), images(8)
-    made = qtool.quantize(load_onnx(path), [x], mode="dynamic")
+    made = qtool.quantize(load_onnx(path), [x], mode="dynamic", accuracy="fast")
     made.export(tmp_path / "int8.onnx")
     options = qtool.ReportOptions(seconds=0.01)
     report = qtool.report(tmp_path / "int8.onnx", [x], tmp_path / "page", options, model=path)

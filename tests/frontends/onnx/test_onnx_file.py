@@ -354,7 +354,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_a_file_of_torch_onnx_is_quantized_with_its_names(small: Path) -> None:
-    found = quantize(load_onnx(small), [images(8)])
+    found = quantize(load_onnx(small), [images(8)], accuracy="fast")
     result = found.verify()
     assert result.passed
     assert result.coverage.share == 1
@@ -393,7 +393,7 @@ def test_our_own_float_file_gives_the_plan_of_the_model(
     assert [(d.node, d.execution) for d in again.plan().nodes] == [
         (d.node, d.execution) for d in captured.plan().nodes
     ]
-    first, second = quantize(captured, [x]), quantize(again, [x])
+    first, second = quantize(captured, [x], accuracy="fast"), quantize(again, [x], accuracy="fast")
     assert torch.equal(first(x), second(x))
     assert second.verify().exactness.exact  # type: ignore[union-attr]  # this target runs here
 
@@ -449,7 +449,11 @@ def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: 
         model.graph.node[i].name = f"node{i}"
     file = tmp_path / "named.onnx"
     onnx.save(model, file)
-    assert quantize(load_onnx(file), [torch.from_numpy(ramp(2, 4, 3))]).verify().passed
+    assert (
+        quantize(load_onnx(file), [torch.from_numpy(ramp(2, 4, 3))], accuracy="fast")
+        .verify()
+        .passed
+    )
 
 
 def test_a_mask_in_a_file_may_be_infinite(tmp_path: Path) -> None:
@@ -468,7 +472,9 @@ def test_a_mask_in_a_file_may_be_infinite(tmp_path: Path) -> None:
     for name, array in (("mask", mask), ("w", ramp(8, 8))):
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.save(model, tmp_path / "masked.onnx")
-    quantized = quantize(load_onnx(tmp_path / "masked.onnx"), [torch.from_numpy(ramp(4, 4, 8))])
+    quantized = quantize(
+        load_onnx(tmp_path / "masked.onnx"), [torch.from_numpy(ramp(4, 4, 8))], accuracy="fast"
+    )
     assert quantized.fidelity is not None
     assert quantized.fidelity.worst > 20
 
@@ -494,7 +500,7 @@ def test_names_of_any_script(tmp_path: Path) -> None:
     node.output[0] = "出"
     file = tmp_path / "names.onnx"
     onnx.save(model, file)
-    found = quantize(load_onnx(file), [torch.from_numpy(IMAGE)])
+    found = quantize(load_onnx(file), [torch.from_numpy(IMAGE)], accuracy="fast")
     assert found.verify().passed
     written = found.to_onnx()
     assert [i.name for i in written.graph.input] == ["层"]

@@ -61,7 +61,7 @@ def test_sizes_below_one_and_made_names_are_unnamed_dimensions(
 def test_a_file_of_paddle_takes_every_size(tmp_path: Path) -> None:
     model = behind_conv("y0 = Conv <kernel_shape = [3, 3]> (h, w2, b)", sizes="-1,3,-1,-1")
     model = loaded(model, tmp_path)
-    quantized = qtool.quantize(model, [images(8)] * 4)
+    quantized = qtool.quantize(model, [images(8)] * 4, accuracy="fast")
     quantized.export(tmp_path / "int8.onnx")
     session = ort.InferenceSession(tmp_path / "int8.onnx", providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == ["batch", 3, "dim2", "dim3"]

@@ -89,7 +89,7 @@ def test_branches_of_another_rank_follow_the_sizes_of_the_example(
     length: int, sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
     path, batch = _squeezing(tmp_path / "m.onnx"), 2 * torch.rand(64, length) - 1
-    quantized = qtool.quantize(load_onnx(path), [batch] * 4)
+    quantized = qtool.quantize(load_onnx(path), [batch] * 4, accuracy="fast")
     quantized.export(tmp_path / "int8.onnx")
     for size in sizes:
         x = np.random.default_rng(size).uniform(-0.8, 0.8, (3, size)).astype(np.float32)
@@ -106,7 +106,7 @@ def test_a_fixed_input_selects_the_branch_and_leaves_the_file(tmp_path: Path) ->
     model = load_onnx(path, {"sr": 16000})
     rate = torch.tensor(16000)
     batches = [{"x": x, "sr": rate}, {"x": x}, (rate, x), x]
-    quantized = qtool.quantize(model, batches)
+    quantized = qtool.quantize(model, batches, accuracy="fast")
     quantized.export(tmp_path / "int8.onnx")
     session = _session(tmp_path / "int8.onnx")
     assert [i.name for i in session.get_inputs()] == ["x"]
@@ -117,7 +117,7 @@ def test_a_fixed_input_selects_the_branch_and_leaves_the_file(tmp_path: Path) ->
     qtool.evaluate(tmp_path / "int8.onnx", model, batches, seconds=0)
     message = r"input 'sr' is tensor\(8000\), and the model has it fixed"
     with pytest.raises(DataError, match=message):
-        qtool.quantize(model, [{"x": x, "sr": torch.tensor(8000)}])
+        qtool.quantize(model, [{"x": x, "sr": torch.tensor(8000)}], accuracy="fast")
 
 
 def test_a_network_inside_an_if_names_the_input_to_fix(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_network_inside_an_if_names_the_input_to_fix(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     data = [{"sr": torch.tensor(16000), "x": torch.randn(4, 1, 12)}]
     with pytest.raises(PlanError, match=r"inside an If on sr: fix that input"):
-        qtool.quantize(load_onnx(tmp_path / "m.onnx"), data)
+        qtool.quantize(load_onnx(tmp_path / "m.onnx"), data, accuracy="fast")
 
 
 @cases(

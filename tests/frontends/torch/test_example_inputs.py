@@ -38,7 +38,7 @@ def test_one_tensor_for_two_inputs(tmp_path: Path) -> None:
     """To torch.export it is one input, and the other is never read."""
     x = torch.randn(16, 4)
     model = Two().eval()
-    qtool.quantize(model, [(x, x)]).export(tmp_path / "m.onnx")
+    qtool.quantize(model, [(x, x)], accuracy="fast").export(tmp_path / "m.onnx")
     a, b = torch.randn(5, 4).clamp(-1, 1), torch.randn(5, 4).clamp(-1, 1)
     found = run(onnx.load(tmp_path / "m.onnx"), [a, b])[0]
     assert found == pytest.approx(model(a, b).detach().numpy(), abs=0.1)
@@ -92,7 +92,7 @@ class ByNumber(nn.Module):
 
 def test_a_number_of_samples_that_the_model_fixes(tmp_path: Path) -> None:
     model = ByNumber(lambda y: y * float(y.shape[0])).eval()
-    quantized = qtool.quantize(model, [torch.randn(16, 4)])
+    quantized = qtool.quantize(model, [torch.randn(16, 4)], accuracy="fast")
     assert any("takes only 16" in note for note in quantized.notes)
     quantized.export(tmp_path / "m.onnx")
     shape = onnx.load(tmp_path / "m.onnx").graph.input[0].type.tensor_type.shape
@@ -101,10 +101,10 @@ def test_a_number_of_samples_that_the_model_fixes(tmp_path: Path) -> None:
 
 def test_a_number_of_samples_that_the_model_decides_by(tmp_path: Path) -> None:
     model = ByNumber(lambda y: y.relu() if y.shape[0] > 10 else y).eval()
-    quantized = qtool.quantize(model, [torch.randn(16, 4)])
+    quantized = qtool.quantize(model, [torch.randn(16, 4)], accuracy="fast")
     assert any("valid from 11 samples on" in note for note in quantized.notes)
     assert quantized.export(tmp_path / "m.onnx").passed
-    few = qtool.quantize(model, [torch.randn(8, 4)])
+    few = qtool.quantize(model, [torch.randn(8, 4)], accuracy="fast")
     assert any("2 to 10 samples" in note for note in few.notes)
 
 
@@ -125,7 +125,7 @@ def test_a_layer_called_graph() -> None:
 def test_classes_are_compared(tmp_path: Path) -> None:
     """A model that gives classes is said to give others, too."""
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
-    found = qtool.quantize(model, [torch.randn(64, 4)]).export(tmp_path / "m.onnx")
+    found = qtool.quantize(model, [torch.randn(64, 4)], accuracy="fast").export(tmp_path / "m.onnx")
     assert found is not None
     first, *_ = found.fidelity.estimate.equal_shares
     assert first.output == "output"
@@ -146,7 +146,7 @@ class Optional(Two):
 def test_arguments_that_are_none_stay_out_of_the_file(by_name: bool, tmp_path: Path) -> None:
     model, (x, shift) = Optional().eval(), (torch.randn(16, 4), torch.randn(16, 3))
     batch: Any = {"x": x, "y": None, "shift": shift} if by_name else (x, None, shift)
-    made = qtool.quantize(model, [batch])
+    made = qtool.quantize(model, [batch], accuracy="fast")
     assert made.export(tmp_path / "model.onnx").passed
     file = onnx.load(tmp_path / "model.onnx")
     assert [i.name for i in file.graph.input] == ["x", "shift"]
@@ -188,6 +188,6 @@ def test_added_dimensions_keep_the_batch_dynamic() -> None:
 def test_a_batch_that_the_model_fixes_is_no_error_with_added_dimensions() -> None:
     model = ByNumber(lambda y: y * float(y.shape[0])).eval()
     added = AddedSizes({"x": {1: "time"}})
-    quantized = qtool.quantize(model, [{"x": torch.randn(8, 6, 4)}], dynamic=added)
+    quantized = qtool.quantize(model, [{"x": torch.randn(8, 6, 4)}], dynamic=added, accuracy="fast")
     assert quantized.graph.inputs[0].shape == (8, "time", 4)
     assert any("takes only 8" in note for note in quantized.notes)

@@ -97,7 +97,7 @@ class Unreadable(nn.Module):
 
 
 def test_attributes_that_cannot_be_read() -> None:
-    made = qtool.quantize(Unreadable().eval(), [IMAGE])
+    made = qtool.quantize(Unreadable().eval(), [IMAGE], accuracy="fast")
     assert [d.node for d in made.plan.nodes if d.computes_on_codes] == ["conv"]
 
 
@@ -110,10 +110,12 @@ def test_inference_mode(part: str, tmp_path: Path) -> None:
         copied = layers()
         copied.load_state_dict(plain.state_dict())
         data = [IMAGE.clone()]
-    qtool.quantize(plain, [IMAGE]).export(tmp_path / "plain.onnx", timing=0)
+    qtool.quantize(plain, [IMAGE], accuracy="fast").export(tmp_path / "plain.onnx", timing=0)
     with torch.inference_mode(part == "call"):
         made = qtool.quantize(
-            copied if part == "model" else plain, data if part == "data" else [IMAGE]
+            copied if part == "model" else plain,
+            data if part == "data" else [IMAGE],
+            accuracy="fast",
         )
         made.export(tmp_path / "other.onnx", timing=0)
     assert (tmp_path / "other.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
@@ -130,7 +132,7 @@ def test_refused(
     make: Callable[[], nn.Module], image: torch.Tensor, error: type[QtoolError], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:
-        qtool.quantize(make(), [image])
+        qtool.quantize(make(), [image], accuracy="fast")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -147,7 +149,7 @@ def test_models_of_another_type_are_quantized_in_float32(dtype: torch.dtype, sam
 
 
 def test_a_part_in_half_precision_stays_in_float() -> None:
-    found = qtool.quantize(PartlyHalf(True).eval(), [IMAGE])
+    found = qtool.quantize(PartlyHalf(True).eval(), [IMAGE], accuracy="fast")
     assert [d.node for d in found.plan.nodes if d.computes_on_codes] == ["first"]
 
 
@@ -189,7 +191,7 @@ def test_a_default_dtype_of_float64_changes_nothing(
         path = tmp_path / f"{dtype}{suffix}"
         torch.set_default_dtype(dtype)
         try:
-            quantized = qtool.quantize(model, [IMAGE], target=target, mode=mode)
+            quantized = qtool.quantize(model, [IMAGE], target=target, mode=mode, accuracy="fast")
             quantized.export(path, timing=0)
             assert qtool.verify(path, samples=4).passed
         finally:

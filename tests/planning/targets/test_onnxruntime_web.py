@@ -68,7 +68,7 @@ def files(data: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[
     net, folder = Net().eval(), tmp_path_factory.mktemp("files")
     paths = {name: folder / f"{name}.onnx" for name in ("onnxruntime", WEB.name)}
     for name, path in paths.items():
-        result = qtool.quantize(net, [data], target=name).export(path)
+        result = qtool.quantize(net, [data], target=name, accuracy="fast").export(path)
         assert result is not None
         assert result.coverage.share == 1.0
     return paths
@@ -149,7 +149,9 @@ def test_lookups_are_operators_of_every_build(tmp_path: Path) -> None:
     outputs, operators = [], []
     for name in ("onnxruntime", WEB.name):
         path = tmp_path / f"{name}.onnx"
-        quantized = qtool.quantize(model, [ids], target=name, mode="weight-only-int4")
+        quantized = qtool.quantize(
+            model, [ids], target=name, mode="weight-only-int4", accuracy="fast"
+        )
         quantized.export(path)
         operators.append({n.op_type for n in onnx.load(path).graph.node})
         outputs.append(open_model(path).run([ids.numpy()])[0])

@@ -48,7 +48,7 @@ def files(data: list[torch.Tensor], tmp_path_factory: pytest.TempPathFactory) ->
     files = {}
     for bits, mode in ((8, "weight-only"), (4, "weight-only-int4")):
         files[bits] = folder / f"{bits}.onnx"
-        qtool.quantize(net(), data, target=TARGET, mode=mode).export(files[bits])
+        qtool.quantize(net(), data, target=TARGET, mode=mode, accuracy="fast").export(files[bits])
     return files
 
 
@@ -91,7 +91,9 @@ def test_two_lookups_read_the_codes_of_a_layer(
     target: str, data: list[torch.Tensor], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    quantized = qtool.quantize(Shared().eval(), data, target=target, mode="weight-only-int4")
+    quantized = qtool.quantize(
+        Shared().eval(), data, target=target, mode="weight-only-int4", accuracy="fast"
+    )
     quantized.export(tmp_path / "shared.onnx")
     nodes = onnx.load(tmp_path / "shared.onnx").graph.node
     read = {n.input[0] for n in nodes if n.op_type == "GatherBlockQuantized"}
@@ -113,7 +115,9 @@ def test_an_addition_before_a_norm_stays_an_addition(
             return self.norm(self.layer(x) + x)
 
     batches = [torch.randn(8, 12, 64, generator=torch.Generator().manual_seed(0))]
-    quantized = qtool.quantize(Residual().eval(), batches, target=TARGET, mode="weight-only")
+    quantized = qtool.quantize(
+        Residual().eval(), batches, target=TARGET, mode="weight-only", accuracy="fast"
+    )
     quantized.export(tmp_path / "residual.onnx")
     assert "Sum" not in {n.op_type for n in onnx.load(tmp_path / "residual.onnx").graph.node}
 

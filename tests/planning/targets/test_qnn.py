@@ -44,7 +44,9 @@ every = pytest.mark.parametrize("name", list(RECIPES))
 @cache
 def model(name: str) -> QuantizedModel:
     network, recipe = RECIPES[name]
-    return quantize(captured(network), [samples(network)], target="qnn", recipe=recipe)
+    return quantize(
+        captured(network), [samples(network)], target="qnn", recipe=recipe, accuracy="fast"
+    )
 
 
 @cache
@@ -129,7 +131,9 @@ def test_16_bits_are_nearer_to_the_float_model() -> None:
     x = samples("activations")[:16]
     with torch.no_grad():
         real = network("activations")(x)
-        usual = quantize(captured("activations"), [samples("activations")], target="qnn")
+        usual = quantize(
+            captured("activations"), [samples("activations")], target="qnn", accuracy="fast"
+        )
         errors = [float((m(x) - real).abs().mean()) for m in (usual, model("everything"))]
     assert errors[1] < errors[0] / 2
 

@@ -181,7 +181,8 @@ def test_weights_of_dynamic_layers_keep_to_the_limit_and_are_checked() -> None:
     with torch.no_grad():
         layer.weight[:, :2] = 1.0  # two largest codes side by side
     found = {
-        t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t) for t in (VNNI, PORTABLE)
+        t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t, accuracy="fast")
+        for t in (VNNI, PORTABLE)
     }
     check_structure(found[PORTABLE].to_onnx(), set(), Expected(saturation_limit=128))
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
@@ -193,7 +194,9 @@ def test_weights_that_no_code_is_multiplied_by_keep_their_scale() -> None:
     with torch.no_grad():
         layer.weight[:, :2] = 1.0
     scales = [
-        quantize(layer, [torch.randn(4, 40)], mode="weight-only", target=t).parameters
+        quantize(
+            layer, [torch.randn(4, 40)], mode="weight-only", target=t, accuracy="fast"
+        ).parameters
         for t in (VNNI, PORTABLE)
     ]
     plain, safe = (next(iter(s.values())).scale for s in scales)

@@ -214,4 +214,4 @@ def test_a_linear_layer_without_bias_on_tokens_is_right(tokens: int) -> None:
     """As many tokens as channels: without what holds it OpenVINO mixes them up and says nothing."""
     torch.manual_seed(0)
     model, x = nn.Linear(16, 16, bias=False).eval(), torch.randn(4, tokens, 16)
-    assert quantize(model, [x], target="openvino").verify().passed
+    assert quantize(model, [x], target="openvino", accuracy="fast").verify().passed

@@ -164,7 +164,7 @@ def test_dynamic_files_are_judged_by_their_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, x = tmp_path / "a.onnx", torch.randn(4, 8)
-    qtool.quantize(nn.Linear(8, 4).eval(), [x], mode="dynamic").export(file)
+    qtool.quantize(nn.Linear(8, 4).eval(), [x], mode="dynamic", accuracy="fast").export(file)
     body = ADD.format(at=0, stems=("a", "codes"))
     (found,) = run_on_cpus(file, [pretend(monkeypatch, tmp_path, body)], [[x.numpy()]])
     assert found.hidden

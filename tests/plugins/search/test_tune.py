@@ -55,7 +55,7 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
 
 
 def test_a_goal_that_nobody_set_is_named() -> None:
-    tuned = _tuned(qtool.TuneGoals())
+    tuned = _tuned(qtool.TuneGoals(), evaluations=1)
     assert "(numbers) may lose at most 0.01; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
 
 

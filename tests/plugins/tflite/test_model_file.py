@@ -49,7 +49,7 @@ class Layouts(nn.Module):
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> tuple[qtool.QuantizedModel, Path]:
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("files") / "layouts.tflite"
-    model = qtool.quantize(Layouts().eval(), [signals(16)], target="tflite")
+    model = qtool.quantize(Layouts().eval(), [signals(16)], target="tflite", accuracy="fast")
     model.export(path, verify=False)
     return model, path
 

@@ -48,7 +48,7 @@ def captured() -> Captured:
 
 @pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
 def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_path: Path) -> None:
-    model = qtool.quantize(captured, [ids(1)], mode=mode)
+    model = qtool.quantize(captured, [ids(1)], mode=mode, accuracy="fast")
     found = model.export(tmp_path / "m.onnx")
     assert found is not None
     assert found.exactness is not None
@@ -65,7 +65,7 @@ def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_pa
 
 
 def test_every_row_has_a_scale_of_its_own(captured: Captured) -> None:
-    file = qtool.quantize(captured, [ids(1)], mode="weight-only").to_onnx()
+    file = qtool.quantize(captured, [ids(1)], mode="weight-only", accuracy="fast").to_onnx()
     stored = {i.name: numpy_helper.to_array(i) for i in file.graph.initializer}
     found = (p for p in captured.graph.module.parameters() if p.shape == (ROWS, WIDTH))
     table = next(found).detach().numpy()
@@ -75,7 +75,7 @@ def test_every_row_has_a_scale_of_its_own(captured: Captured) -> None:
 
 
 def test_a_wrong_row_is_seen(captured: Captured, tmp_path: Path) -> None:
-    model = qtool.quantize(captured, [ids(1)], mode="weight-only")
+    model = qtool.quantize(captured, [ids(1)], mode="weight-only", accuracy="fast")
     file = model.to_onnx()
     (codes,) = (i for i in file.graph.initializer if i.name == CODES)
     codes.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(codes)[::-1].copy(), CODES))
@@ -84,7 +84,7 @@ def test_a_wrong_row_is_seen(captured: Captured, tmp_path: Path) -> None:
 
 
 def test_a_file_brings_its_table_back(captured: Captured, tmp_path: Path) -> None:
-    model = qtool.quantize(captured, [ids(1)])
+    model = qtool.quantize(captured, [ids(1)], accuracy="fast")
     model.export(tmp_path / "m.onnx")
     found = restore(tmp_path / "m.onnx", captured, model.sample)
     with torch.no_grad():
@@ -115,7 +115,9 @@ def test_a_table_and_the_scores_from_it_read_the_same_codes(
     captured: Captured, rule: dict[str, str], bits: int, tmp_path: Path
 ) -> None:
     recipe = [{"select": "scores", **rule}] if rule else None
-    model = qtool.quantize(captured, [ids(1)], mode="weight-only-int4", recipe=recipe)
+    model = qtool.quantize(
+        captured, [ids(1)], mode="weight-only-int4", recipe=recipe, accuracy="fast"
+    )
     path = tmp_path / "m.onnx"
     found = model.export(path)
     assert found.passed

@@ -32,7 +32,7 @@ def test_it_is_as_in_the_file(form: str, tmp_path: Path) -> None:
     opset, call = FORMS[form]
     text = f"p = {call} (h) y0 = Conv <kernel_shape = [3, 3]> (p, w2)"
     file, x = behind_conv(text, opset), images(16)
-    quantized = qtool.quantize(loaded(file, tmp_path), [x])
+    quantized = qtool.quantize(loaded(file, tmp_path), [x], accuracy="fast")
     found = quantized.export(tmp_path / "int8.onnx")
     assert found is not None
     assert found.passed

@@ -50,7 +50,9 @@ def test_only_heads_are_reshaped(mode: str) -> None:
 def test_integer_gemms_stay_flat() -> None:
     torch.manual_seed(0)
     batches = [torch.randn(2, 5, 64) for _ in range(2)]
-    quantized = quantize(Heads().eval(), batches, dynamic={"x": {0: "batch", 1: "time"}})
+    quantized = quantize(
+        Heads().eval(), batches, dynamic={"x": {0: "batch", 1: "time"}}, accuracy="fast"
+    )
     found = Counter(n.op_type for n in quantized.to_onnx().graph.node)
     assert found["Gemm"] == 3
     assert found["Reshape"] > 3
@@ -67,7 +69,9 @@ FORMS = {
 def made(mode: str) -> tuple[QuantizedModel, torch.Tensor]:
     torch.manual_seed(0)
     x = torch.randn(6, INPUTS)
-    return quantize(nn.Sequential(nn.Linear(INPUTS, OUTPUTS)).eval(), [x], mode=mode), x
+    return quantize(
+        nn.Sequential(nn.Linear(INPUTS, OUTPUTS)).eval(), [x], mode=mode, accuracy="fast"
+    ), x
 
 
 def attributes(module: Any) -> dict[str, torch.Tensor]:

@@ -116,7 +116,7 @@ def test_it_is_written_proven_and_read_back(options: dict[str, object], tmp_path
     model, path = Net(**options).eval(), tmp_path / "model.onnx"
     x = torch.randn(7, 6, 24)
     captured = qtool.capture_model(model, x)
-    quantized = qtool.quantize(captured, [x], mode="dynamic")
+    quantized = qtool.quantize(captured, [x], mode="dynamic", accuracy="fast")
     found = quantized.export(path)
     assert found.passed
     assert found.exactness is not None
@@ -138,7 +138,7 @@ def test_it_is_written_proven_and_read_back(options: dict[str, object], tmp_path
 def test_a_wrong_weight_is_seen(tmp_path: Path) -> None:
     model, path = Net(num_layers=1).eval(), tmp_path / "model.onnx"
     x = torch.randn(7, 6, 24)
-    quantized = qtool.quantize(model, [x], mode="dynamic")
+    quantized = qtool.quantize(model, [x], mode="dynamic", accuracy="fast")
     file = quantized.to_onnx()
     (codes,) = (i for i in file.graph.initializer if i.name == "cell.recurrent.codes")
     turned = np.ascontiguousarray(numpy_helper.to_array(codes)[:, ::-1])

@@ -97,7 +97,7 @@ def test_arguments_of_every_kind(tmp_path: Path, own: Callable[..., Any] | None)
     """An input that is left out, a list, a word and a default; two results."""
     qtool.register_operator(OPERATOR, onnx=PLAIN, kernel=own)
     data = [torch.randn(8, 6, generator=torch.Generator().manual_seed(i)) for i in range(2)]
-    model = qtool.quantize(Mixed(with_shift=False).eval(), data)
+    model = qtool.quantize(Mixed(with_shift=False).eval(), data, accuracy="fast")
     found = model.export(tmp_path / "mix.onnx")
     file = onnx.load(tmp_path / "mix.onnx")
     (node,) = (n for n in file.graph.node if n.domain)
@@ -111,7 +111,7 @@ def test_arguments_of_every_kind(tmp_path: Path, own: Callable[..., Any] | None)
 def test_a_wrong_function_is_seen(tmp_path: Path) -> None:
     """The function above does not add the shift: the file is not what the model is."""
     qtool.register_operator(OPERATOR, onnx=PLAIN)
-    model = qtool.quantize(Mixed(with_shift=True).eval(), [torch.randn(8, 6)])
+    model = qtool.quantize(Mixed(with_shift=True).eval(), [torch.randn(8, 6)], accuracy="fast")
     found = model.export(tmp_path / "mix.onnx", verify=False)
     assert found is None
     assert model.verify(tmp_path / "mix.onnx").parity.as_written.worst > 10
@@ -122,7 +122,7 @@ def test_a_wrong_kernel_is_seen(tmp_path: Path) -> None:
         return tuple(2 * y for y in OPERATOR(*given, **options))
 
     qtool.register_operator(OPERATOR, onnx=PLAIN, kernel=twice)
-    model = qtool.quantize(Mixed(with_shift=False).eval(), [torch.randn(8, 6)])
+    model = qtool.quantize(Mixed(with_shift=False).eval(), [torch.randn(8, 6)], accuracy="fast")
     model.export(tmp_path / "mix.onnx", verify=False)
     assert not model.verify(tmp_path / "mix.onnx").exactness.exact
 

@@ -1,6 +1,7 @@
 """Files of ONNX Runtime's own quantizer: every code as the runtime computes it, or a refusal."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
+from qtool.backends.onnx.export import float_onnx
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import KernelError
@@ -85,13 +87,19 @@ class Reader(CalibrationDataReader):
         return next(self.feeds, None)
 
 
-def quantized(name: str, folder: Path, **options: Any) -> Path:
+@cache
+def float_file(name: str) -> bytes:
+    """The float network as ONNX, exported once."""
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
-    module = make().eval()
-    qtool.capture_model(module, torch.randn(shape)).export_float(folder / "float.onnx")
+    captured = qtool.capture_model(make().eval(), torch.randn(shape))
+    return float_onnx(captured.graph).SerializeToString()
+
+
+def quantized(name: str, folder: Path, **options: Any) -> Path:
+    (folder / "float.onnx").write_bytes(float_file(name))
     (given,) = onnx.load(folder / "float.onnx").graph.input
-    reader = Reader(given.name, shape)
+    reader = Reader(given.name, NETWORKS[name][1])
     quantize_static(folder / "float.onnx", folder / "other.onnx", reader, **options)
     return folder / "other.onnx"
 

@@ -36,7 +36,7 @@ X = torch.randn(4, 3, 12, 12, generator=torch.Generator().manual_seed(1))
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("exact") / "branches.onnx"
-    qtool.quantize(Branches().eval(), [X]).export(found)
+    qtool.quantize(Branches().eval(), [X], accuracy="fast").export(found)
     return found
 
 
@@ -68,7 +68,9 @@ class Gives(nn.Conv2d):
 
 
 def test_a_weight_may_be_an_output(tmp_path: Path) -> None:
-    found = qtool.quantize(Gives(3, 4, 3).eval(), [X]).export(tmp_path / "gives.onnx")
+    found = qtool.quantize(Gives(3, 4, 3).eval(), [X], accuracy="fast").export(
+        tmp_path / "gives.onnx"
+    )
     assert found.passed
 
 

@@ -81,7 +81,9 @@ class Chaos(nn.Module):
 
 
 def test_differences_that_travel_are_none_of_the_steps() -> None:
-    found = qtool.quantize(Chaos().eval(), [torch.randn(64, 64) for _ in range(2)]).verify()
+    found = qtool.quantize(
+        Chaos().eval(), [torch.randn(64, 64) for _ in range(2)], accuracy="fast"
+    ).verify()
     assert found.parity.optimised.mean > 8
     assert found.exactness.exact
     assert found.parity.steps.passed
@@ -109,7 +111,9 @@ class Padded(nn.Module):
 
 def test_what_is_wrong_in_float_is_found(tmp_path: Path) -> None:
     recipe = [{"select": "first", "as": "float"}]
-    made = qtool.quantize(Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe)
+    made = qtool.quantize(
+        Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe, accuracy="fast"
+    )
     assert made.export(tmp_path / "right.onnx").passed
     file = onnx.load(tmp_path / "right.onnx")
     pad = next(n for n in file.graph.node if n.op_type == "Pad")
@@ -125,7 +129,9 @@ def test_what_is_wrong_in_float_is_found(tmp_path: Path) -> None:
 @pytest.mark.skipif(VERSION >= (1, 32), reason="ONNX Runtime 1.32 fuses it rightly")
 def test_what_the_runtime_fuses_wrongly_in_float_is_found(tmp_path: Path) -> None:
     recipe = [{"select": "first", "as": "float"}]
-    made = qtool.quantize(Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe)
+    made = qtool.quantize(
+        Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe, accuracy="fast"
+    )
     assert made.export(tmp_path / "right.onnx").passed
     file = onnx.load(tmp_path / "right.onnx")
     pads = {n.output[0] for n in file.graph.node if n.op_type == "Pad"}
@@ -179,7 +185,7 @@ def _with_kernels(program: Program, shift: int) -> Program:
 
 def test_dynamic_layers_are_compared_at_the_outputs() -> None:
     net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).eval()
-    made = qtool.quantize(net, [torch.randn(16, 16)], mode="dynamic")
+    made = qtool.quantize(net, [torch.randn(16, 16)], mode="dynamic", accuracy="fast")
     found = made.verify()
     assert found.parity.steps.passed
     with torch.no_grad():
@@ -235,7 +241,7 @@ def tampered(made: qtool.QuantizedModel, name: str, path: Path) -> bool:
 
 
 def test_a_step_is_allowed_its_own_rounding_and_no_more(tmp_path: Path) -> None:
-    made = qtool.quantize(Tiny().eval(), [torch.randn(32, 8) for _ in range(2)])
+    made = qtool.quantize(Tiny().eval(), [torch.randn(32, 8) for _ in range(2)], accuracy="fast")
     assert made.export(tmp_path / "right.onnx").passed
     assert not tampered(made, "last.weight.scale", tmp_path / "wrong.onnx")
 

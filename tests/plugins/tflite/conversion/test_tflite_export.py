@@ -211,7 +211,9 @@ def test_a_flattened_image_moves_the_columns_of_the_next_layer(tmp_path: Path) -
     """No TRANSPOSE and no GATHER: [N, H, W, C] is flattened as it lies."""
     network = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10))
     path = tmp_path / "model.tflite"
-    result = qtool.quantize(network.eval(), [images(16)], target="tflite").export(path)
+    result = qtool.quantize(network.eval(), [images(16)], target="tflite", accuracy="fast").export(
+        path
+    )
     assert result is not None
     assert result.passed
     assert kinds(path) == Counter(QUANTIZE=1, CONV_2D=1, RESHAPE=1, FULLY_CONNECTED=1, DEQUANTIZE=1)
@@ -238,7 +240,7 @@ def test_a_microcontroller_computes_a_small_last_layer_once(interface: str, tmp_
 
 def test_microcontrollers_take_no_float(tmp_path: Path) -> None:
     network = Function(lambda x, a, b: b(torch.exp(a(x))), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1))
-    model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro")
+    model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro", accuracy="fast")
     with pytest.raises(ExportError, match=r"'exp' \(EXP\) stays in float"):
         model.export(tmp_path / "model.tflite")
 
@@ -331,7 +333,7 @@ class Floats(nn.Module):
 def test_every_kernel_on_codes_is_exact(tmp_path: Path) -> None:
     path, model = (
         tmp_path / "model.tflite",
-        qtool.quantize(Kernels().eval(), [images(16)], target="tflite"),
+        qtool.quantize(Kernels().eval(), [images(16)], target="tflite", accuracy="fast"),
     )
     result = model.export(path)
     assert result is not None
@@ -348,7 +350,7 @@ def test_every_kernel_on_codes_is_exact(tmp_path: Path) -> None:
 def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
     ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(6)[None] < torch.arange(16)[:, None] % 6 + 1).long()
-    model = qtool.quantize(Floats().eval(), [(ids, mask)], target="tflite")
+    model = qtool.quantize(Floats().eval(), [(ids, mask)], target="tflite", accuracy="fast")
     result = model.export(tmp_path / "model.tflite")
     assert result is not None
     assert result.passed
@@ -399,7 +401,7 @@ class Filled(nn.Module):
 def test_the_ends_of_a_sentence_encoder_can_be_written(tmp_path: Path) -> None:
     ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
     path = tmp_path / "model.tflite"
-    result = qtool.quantize(Filled().eval(), [ids], target="tflite").export(path)
+    result = qtool.quantize(Filled().eval(), [ids], target="tflite", accuracy="fast").export(path)
     assert result is not None
     assert result.passed
     assert kinds(path)["ZEROS_LIKE"] == 2
@@ -421,7 +423,7 @@ class Normed(nn.Module):
 
 def test_operators_of_several_results_are_refused_in_a_sentence(tmp_path: Path) -> None:
     x = torch.randn(16, 6, 5, generator=torch.Generator().manual_seed(1))
-    model = qtool.quantize(Normed().eval(), [x], target="tflite")
+    model = qtool.quantize(Normed().eval(), [x], target="tflite", accuracy="fast")
     with pytest.raises(ExportError, match="has no TFLite operator that qtool writes"):
         model.export(tmp_path / "model.tflite")
 
@@ -476,8 +478,10 @@ def test_operators_without_a_tflite_form_are_named_before_the_calibration(
 
     model = make(tmp_path).eval()
     with pytest.raises(ExportError, match=said):
-        qtool.quantize(model, data(), target="tflite", format="tflite")
-    late = qtool.quantize(model, list(itertools.islice(data(), 1)), target="tflite")
+        qtool.quantize(model, data(), target="tflite", format="tflite", accuracy="fast")
+    late = qtool.quantize(
+        model, list(itertools.islice(data(), 1)), target="tflite", accuracy="fast"
+    )
     with pytest.raises(ExportError, match=said):
         late.export(tmp_path / "model.tflite")
 
@@ -497,14 +501,16 @@ class Pairs(nn.Module):
 def test_a_product_of_batches_is_refused_in_a_sentence(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     batch = torch.randn(16, 3, 1, 1, generator=generator), torch.randn(16, 16, generator=generator)
-    model = qtool.quantize(Pairs().eval(), [batch], target="tflite")
+    model = qtool.quantize(Pairs().eval(), [batch], target="tflite", accuracy="fast")
     with pytest.raises(ExportError, match="several sizes"):
         model.export(tmp_path / "model.tflite")
 
 
 def test_a_file_without_integers_is_refused(tmp_path: Path) -> None:
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
-    model = qtool.quantize(nn.Linear(8, 4).eval(), [x], target="tflite", mode="weight-only")
+    model = qtool.quantize(
+        nn.Linear(8, 4).eval(), [x], target="tflite", mode="weight-only", accuracy="fast"
+    )
     with pytest.raises(ExportError, match=r"would hold no integers.*use mode='static'"):
         model.export(tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []

@@ -87,7 +87,11 @@ class WithoutBatch(nn.Module):
 def test_a_model_without_samples_has_none_to_take_one_of(tmp_path: Path) -> None:
     data = [(torch.randn(16, 8), torch.randn(8, 8)) for _ in range(3)]
     model = qtool.quantize(
-        WithoutBatch().eval(), data, target="tflite", dynamic={"x": {0: "batch"}, "table": {}}
+        WithoutBatch().eval(),
+        data,
+        target="tflite",
+        dynamic={"x": {0: "batch"}, "table": {}},
+        accuracy="fast",
     )
     with pytest.raises(ExportError, match="needs a batch in dimension 0 of every input"):
         model.export(tmp_path / "m.tflite", verify=False, batch="1")
@@ -111,7 +115,7 @@ def test_the_error_is_measured_on_samples_of_the_files_sizes(tmp_path: Path) -> 
     torch.manual_seed(0)
     lengths = {"ids": {0: "batch", 1: "length"}}
     data = [torch.randint(0, 20, (16, 6 + 3 * (i % 2))) for i in range(8)]
-    model = qtool.quantize(Texts().eval(), data, target="tflite", dynamic=lengths)
+    model = qtool.quantize(Texts().eval(), data, target="tflite", dynamic=lengths, accuracy="fast")
     result = model.export(tmp_path / "m.tflite")
     assert result is not None
     estimate = result.fidelity.estimate

@@ -52,7 +52,7 @@ class Joined(nn.Module):
 @needs_litert
 def test_requantization_rounds_once(factor: float, kind: str, tmp_path: Path) -> None:
     x = torch.randn(32, 4, 6, 6, generator=torch.Generator().manual_seed(1))
-    model = qtool.quantize(Joined(factor).eval(), [x], target="tflite")
+    model = qtool.quantize(Joined(factor).eval(), [x], target="tflite", accuracy="fast")
     path = tmp_path / "model.tflite"
     result = model.export(path, timing=0)
     assert result is not None

@@ -35,7 +35,8 @@ def kinds(path: Path) -> list[str]:
 
 @needs_litert
 def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
-    model, path = qtool.quantize(network(), [images(64)], target="tflite"), tmp_path / "m.tflite"
+    model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
+    path = tmp_path / "m.tflite"
     result = model.export(path, timing=0)
     assert result is not None
     assert result.passed
@@ -54,7 +55,8 @@ def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
 @needs_litert
 def test_values_beyond_the_calibrated_range_are_not_clipped(tmp_path: Path) -> None:
     """The parts cover more than the range of the plan."""
-    model, path = qtool.quantize(network(), [images(64)], target="tflite"), tmp_path / "m.tflite"
+    model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
+    path = tmp_path / "m.tflite"
     model.export(path, verify=False)
     x = 1.3 * images(256, 3)
     (written,) = TfliteFile(path).run([x.numpy()])
@@ -70,17 +72,17 @@ def test_a_layer_of_zeros_is_whole(tmp_path: Path) -> None:
     with torch.no_grad():
         model[-1].weight.zero_()
         model[-1].bias.zero_()
-    quantized = qtool.quantize(model, [100 * images(64)], target="tflite")
+    quantized = qtool.quantize(model, [100 * images(64)], target="tflite", accuracy="fast")
     quantized.export(path, verify=litert.version() is not None, timing=0)
     assert kinds(path).count("FULLY_CONNECTED") == 1
 
 
 def test_codes_at_the_interface_and_large_layers_are_whole(tmp_path: Path) -> None:
-    model = qtool.quantize(network(), [images(64)], target="tflite")
+    model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
     model.export(tmp_path / "codes.tflite", verify=False, interface="int8")
     assert kinds(tmp_path / "codes.tflite").count("FULLY_CONNECTED") == 1
     large = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
-    model = qtool.quantize(large, [torch.randn(64, 8)], target="tflite")
+    model = qtool.quantize(large, [torch.randn(64, 8)], target="tflite", accuracy="fast")
     model.export(tmp_path / "large.tflite", verify=False)
     assert kinds(tmp_path / "large.tflite").count("FULLY_CONNECTED") == 2
 

@@ -56,7 +56,7 @@ def captured() -> Captured:
 def test_what_a_recipe_leaves_in_float_runs_in_float(
     captured: Captured, name: str, tmp_path: Path
 ) -> None:
-    model = qtool.quantize(captured, [X], recipe=[{"select": name, "as": "float"}])
+    model = qtool.quantize(captured, [X], recipe=[{"select": name, "as": "float"}], accuracy="fast")
     found = model.export(tmp_path / "m.onnx")
     assert found is not None
     assert found.exactness is not None
@@ -83,7 +83,7 @@ class Clamped(nn.Module):
 def test_a_clamp_does_not_pull_its_layer_into_float(clamp, sizes, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(*sizes)
-    found = qtool.quantize(Clamped(clamp).eval(), [x]).export(tmp_path / "m.onnx")
+    found = qtool.quantize(Clamped(clamp).eval(), [x], accuracy="fast").export(tmp_path / "m.onnx")
     assert found is not None
     assert found.coverage.share == 1.0
     assert found.exactness is not None

@@ -36,7 +36,7 @@ class Weighted(nn.Module):
 
 def test_the_file_gives_the_product(tmp_path: Path) -> None:
     model, data = Weighted().eval(), torch.randn(16, 5, 6)
-    quantized = qtool.quantize(model, [data])
+    quantized = qtool.quantize(model, [data], accuracy="fast")
     quantized.export(tmp_path / "model.onnx")
     (found,) = run(session(tmp_path / "model.onnx"), [data.numpy()])
     real = model(data).detach()

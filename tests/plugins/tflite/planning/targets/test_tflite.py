@@ -117,7 +117,7 @@ def test_the_program_leaves_in_float_what_the_kernels_cannot_do(body: Any, recip
     """Between Q and DQ, with parameters that TFLite's kernels ignore or refuse."""
     model = Function(lambda x, a, b: b(body(a(x))), nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 1)).eval()
     x = images(8)
-    quantized = quantize(model, [x], target="tflite", recipe=recipe)
+    quantized = quantize(model, [x], target="tflite", recipe=recipe, accuracy="fast")
     program = quantized.integer()
     assert program.float_nodes == 1
     (codes,) = program(x)
