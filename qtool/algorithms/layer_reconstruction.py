@@ -44,7 +44,6 @@ from qtool.distributed import Ranks, balance, interleave
 from qtool.planning.plan import QuantPlan
 from qtool.simulation.output_evidence import nodes_by_rows
 
-SAMPLES = 128
 MIN_SAMPLES = 8
 ELEMENTS = 1 << 27  # limit for all live values of both networks; beyond, fewer samples are used
 BATCH = 64

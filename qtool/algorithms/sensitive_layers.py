@@ -25,7 +25,7 @@ import torch
 from qtool.algorithms.acceptance import MIN_POWER, best_candidate, runtime_module
 from qtool.algorithms.compared_values import compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import SENSITIVE_LAYERS
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError
@@ -171,7 +171,8 @@ class _Network:
         return replace(plan, rewrites=old.rewrites) if known else None
 
 
-def _run(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with the layers in float that make most of the error."""
     recipe = state.plan.recipe
     if recipe.mode != "static" or recipe.slow_layers == INTEGER_LAYERS:
         return state
@@ -193,10 +194,6 @@ def _run(state: ConversionState) -> ConversionState:
     if best_candidate(state, [after], JUDGES) is None:
         return state.with_notes(f"{SENSITIVE_LAYERS.name}: {LESS_ACCURATE}")
     return after.with_notes(note)
-
-
-SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
-"""It reads a few of the samples that are kept in any case, and asks for none."""
 
 
 def _budget(state: ConversionState, poor: bool) -> Budget:

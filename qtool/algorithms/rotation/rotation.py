@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import ROTATION
 from qtool.algorithms.rotation.residual_stream import (
     NoStreamError,
     ResidualStream,
@@ -30,44 +30,34 @@ from qtool.core import graph as G
 from qtool.core.types import Change, Observed
 from qtool.planning.plan import Kind, QuantPlan
 
-NAME = "rotation"
 REASON = "the residual stream is rotated, so that weights have no outliers"
 STATIC = "skipped, since activations have fixed ranges, which were observed before"
-PRUNED = f"{NAME}: a rotated weight has no zeros, so that these are no longer pruned: {{}}"
-SAMPLES, HOLDOUT_SAMPLES, SEED = 128, 64, 0
+PRUNED = f"{ROTATION.name}: a rotated weight has no zeros, so that these are no longer pruned: {{}}"
+SEED = 0
 
 _Rotate = Callable[[torch.Tensor], torch.Tensor]
 _Forms = dict[str, tuple[_Rotate, list[fx.Node]]]
 """Where the matrix multiplies -> the function that rotates a constant so, and its readers."""
 
 
-def _propose(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with a rotated residual stream, or with a note on why it has none."""
     if _has_fixed_ranges(state.plan):
-        return state.with_notes(f"{NAME}: {STATIC}")
+        return state.with_notes(f"{ROTATION.name}: {STATIC}")
     try:
         stream = find_residual_stream(state.graph.graph)
     except NoStreamError as reason:
-        return state.with_notes(f"{NAME}: skipped, since {reason}")
+        return state.with_notes(f"{ROTATION.name}: skipped, since {reason}")
     count = len(stream.tables) + len(stream.writers) + len(stream.readers)
     module, layers = state.graph.module, [*stream.writers, *stream.readers]
     pruned = [G.name_of(n) for n in layers if is_pruned(G.tensor(module, G.source(n, 1)), n)]
     notes = [PRUNED.format(", ".join(pruned))] if pruned else []
-    return _apply(state, Change(NAME, count, REASON)).with_notes(*notes)
+    return replay(state, Change(ROTATION.name, count, REASON)).with_notes(*notes)
 
 
-def _apply(state: ConversionState, change: Change) -> ConversionState:
+def replay(state: ConversionState, change: Change) -> ConversionState:
+    """Return the state with a rotated residual stream, as a change records it."""
     return state.apply_edit(change, rotate)
-
-
-ROTATION = Step(
-    NAME,
-    _propose,
-    accuracy="",
-    samples=SAMPLES,
-    replay=_apply,
-    judges=HOLDOUT_SAMPLES,
-    optional=True,
-)
 
 
 def _has_fixed_ranges(plan: QuantPlan) -> bool:
