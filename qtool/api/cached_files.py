@@ -10,7 +10,7 @@ from qtool.core.errors import DataError
 from qtool.core.random_inputs import is_cache
 from qtool.core.remedies import Argument
 from qtool.evaluation.model_inputs import describe_input
-from qtool.frontends.huggingface.consumers import cache_note
+from qtool.frontends.huggingface.returned_cache import cache_note
 
 
 def check_cached(file: str | Path, model: Any) -> None:

@@ -21,7 +21,7 @@ from qtool.frontends.huggingface.meta_init import (
 )
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.onnx.onnx_file import map_onnx
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.own_models import FileNetwork
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ModelSource:
 
     def release_memory(self) -> None:
         """Release the memory of tensors that were read."""
-        if isinstance(self.model, OnnxModule):
+        if isinstance(self.model, FileNetwork):
             self.model.external.release()
 
 
