@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
-from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
-from qtool.metrics.metric import Metric
 from qtool.metrics.output_agreement import OutputAgreement, agreements_text
+from qtool.metrics.sample_statistics import AGREEMENTS
 from qtool.verification.coverage import unknown_work
 from qtool.verification.fidelity import OutputSqnr, outputs_text
+
+if TYPE_CHECKING:
+    from qtool.evaluation.measure.accuracy import Accuracy
+    from qtool.metrics.metric import Metric
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:

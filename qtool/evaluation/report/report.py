@@ -18,7 +18,7 @@ from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import Machine
-from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
+from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import Best, best_in_column
@@ -30,6 +30,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.metrics.sample_statistics import AGREEMENTS
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 
