@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.weight_rounding.experts import rare_experts
+from qtool.algorithms.layer_rows import rare_experts
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run

@@ -22,8 +22,7 @@ import torch
 from qtool.algorithms.bias_correction import corrected_bias
 from qtool.algorithms.exclusive_layers import Layer
 from qtool.algorithms.layer_reconstruction import LayerSolution
-from qtool.algorithms.layer_rows import is_of_experts
-from qtool.algorithms.weight_rounding.experts import without_rare_experts
+from qtool.algorithms.layer_rows import is_of_experts, without_rare_experts
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from qtool.core.argument_names import argument
+from qtool.core.columns import Columns
 from qtool.core.data.arguments import Arguments
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import even_positions
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import Argument, DataEdit
 from qtool.frontends.data.class_order import (
     check_names,
     chosen_classes,
@@ -31,12 +34,10 @@ from qtool.frontends.data.collators import (
     UnreadableFileError,
     render_conversations,
 )
-from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sample_names import SampleNames
-from qtool.frontends.data.tables import has_named_columns, number_batches
-from qtool.frontends.data.unreadable_samples import find_unreadable, skipping
+from qtool.frontends.data.tables import has_named_columns, number_batches, number_columns
 from qtool.frontends.data.unused_options import COLUMNS, NAMES, NUMBERS, TEXTS, check_used
 from qtool.frontends.own_models import TaskCollator, TaskModel
 from qtool.frontends.torch.example_inputs import SuggestedSizes
@@ -224,3 +225,56 @@ def _equal_length_batches(rows: Sequence[Row], collate: Collator, size: int) -> 
         for at in range(0, len(some), size)
     ]
     return [[rows[index] for index in batch] for _, _, batch in sorted(keyed)]
+
+
+def number_table(
+    path: Path,
+    chosen: Sequence[str],
+    label: str | None,
+    numbers: Mapping[str, int],
+    arguments: Arguments,
+) -> tuple[Columns, np.ndarray[Any, Any] | None, bool] | None:
+    """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
+    names; None of other data.
+
+    `numbers` are those of class names.
+    """
+    table = number_columns(path, chosen, label, arguments)
+    if table is not None and table[1] is not None and table[1].dtype == object:
+        target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
+        return table[0], target, True
+    return None if table is None else (*table, False)
+
+
+def find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:
+    """Return index -> error of the samples that cannot be read.
+
+    Raises:
+        DataError: their share is larger than `share`.
+    """
+    results = ((at, _failure(row, collate)) for at, row in enumerate(rows))
+    errors = {at: error for at, error in results if error is not None}
+    first = next(iter(errors.values()), "")
+    if errors and len(errors) == len(rows):
+        raise DataError(f"none of {len(rows)} samples can be read; the first: {first}")
+    if len(errors) > share * len(rows):
+        raise DataError(
+            f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
+            f"{share:g} that {argument('--max-unreadable')} allows; the first: {first}",
+            skipping(len(errors), len(rows)),
+        )
+    return errors
+
+
+def skipping(unreadable: int, samples: int) -> Argument:
+    """Return the argument that skips so many unreadable samples."""
+    share = math.ceil(1000 * unreadable / samples) / 1000
+    return Argument("--max-unreadable", share, "skip such files with {}")
+
+
+def _failure(row: Row, collate: Collator) -> str | None:
+    try:
+        collate([row])
+    except DataError as error:
+        return error.problem
+    return None

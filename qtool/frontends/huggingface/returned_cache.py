@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from qtool.core.argument_names import argument
-from qtool.core.attributes import attribute
 from qtool.core.data import Batch
+from qtool.core.user_code import attribute
 from qtool.frontends.own_models import TaskModel
 
 _CACHES = frozenset({"past_key_values", "past_buckets_states", "cache_params", "mems", "state"})

@@ -41,7 +41,6 @@ from qtool.frontends.torch.example_inputs import (
 from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
-from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
 from qtool.frontends.torch.open_lengths import open_lengths
 from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
 
@@ -306,3 +305,58 @@ def _sums(dims: Mapping[str, str]) -> dict[str, str]:
         for size, parts in terms.items()
         if all(p in dims for p in parts)
     }
+
+
+# Saves and restores a module's Python attributes, and detects changes to them.
+#
+# A model may create a mask at its first call and store it. While torch.export traces, that is a
+# fake tensor, which must not stay in the user's model.
+
+
+_Place = tuple[Any, Any]  # a container, and its contents
+
+
+@contextmanager
+def preserve_attributes(model: nn.Module) -> Iterator[None]:
+    """Restore the attributes of all modules on exit, and the contents of their lists and dicts."""
+    before = [place for module in model.modules() for place in _containers(module)]
+    try:
+        yield
+    finally:
+        for container, contents in before:
+            _restore(container, contents)
+
+
+def _containers(module: nn.Module) -> Iterator[_Place]:
+    attributes = vars(module)
+    yield attributes, dict(attributes)
+    for value in attributes.values():
+        if type(value) is list:
+            yield value, list(value)
+        elif isinstance(value, dict):
+            yield value, dict(value)
+
+
+def _restore(container: Any, contents: Any) -> None:
+    pairs = zip(container, contents, strict=False)
+    if isinstance(container, list):
+        if len(container) != len(contents) or any(a is not b for a, b in pairs):
+            container[:] = contents
+    elif container.keys() != contents.keys() or any(
+        container[k] is not contents[k] for k in contents
+    ):
+        container.clear()
+        container.update(contents)
+
+
+def scalar_attributes(model: nn.Module) -> list[tuple[str, Any]]:
+    """Return the numbers and strings among all modules' attributes.
+
+    They change at each call of a model that counts its calls.
+    """
+    return [
+        (f"{path}.{name}", value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str)
+    ]

@@ -21,7 +21,7 @@ from qtool.core import graph as G
 from qtool.core.atomic import write_atomic
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.deferred import is_deferred
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 from qtool.planning.targets import DEFAULT, target
 
 _LONG = 11
