@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.labels import are_names, is_column, load_labels, note_labels
-from qtool.cli.parsed_options import parse_sizes
 from qtool.cli.reading import NO_DATA, Reading, without_options
+from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions

@@ -26,8 +26,7 @@ from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import run_backwards
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
-from qtool.algorithms.layer_rows import is_of_experts
-from qtool.algorithms.residual_input import residual_input, residual_target
+from qtool.algorithms.layer_rows import is_of_experts, residual_input, residual_target
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
     BatchSlice,

@@ -23,16 +23,19 @@ from qtool.frontends.huggingface.companion_files import (
     write_record,
 )
 from qtool.frontends.huggingface.consumers import refusal
-from qtool.frontends.huggingface.folder_layout import GENAI, JS, LAYOUTS, FolderLayout
-from qtool.frontends.huggingface.genai_files import write_speech_files
-from qtool.frontends.huggingface.js_devices import (
+from qtool.frontends.huggingface.folder_layout import (
+    GENAI,
     GPU_TARGET,
+    JS,
+    LAYOUTS,
     WASM,
     WEB_TARGET,
+    FolderLayout,
     device_lines,
     file_for,
     same_part,
 )
+from qtool.frontends.huggingface.genai_files import write_speech_files
 from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
 from qtool.frontends.huggingface.towers import tower_of
 from qtool.metrics.metric import Metric

@@ -20,8 +20,14 @@ from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import save
 from qtool.blockwise.activation_store import ActivationStore
-from qtool.blockwise.block_pass import After, Rows, join_errors, run_block, store_results
-from qtool.blockwise.block_run import BlockOutcome
+from qtool.blockwise.block_pass import (
+    After,
+    BlockOutcome,
+    Rows,
+    join_errors,
+    run_block,
+    store_results,
+)
 from qtool.blockwise.changed_values import changed_values
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.stored_data import StoredBatch

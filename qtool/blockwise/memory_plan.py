@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_steps
-from qtool.backends.onnx.weight_files import float_bytes
+from qtool.backends.onnx.initializers import float_bytes
 from qtool.blockwise.checkpoint import stored_identity
 from qtool.frontends.huggingface.foreign_weights import coded
 from qtool.frontends.huggingface.safetensors_files import WeightFiles

@@ -41,8 +41,7 @@ from qtool.frontends.torch.example_inputs import (
 from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
-from qtool.frontends.torch.open_lengths import open_lengths
-from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
+from qtool.frontends.torch.shape_decisions import open_lengths, run_model, shape_conditions
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
 

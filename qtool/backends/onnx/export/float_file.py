@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 from torch import fx
 
-from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.onnx_file import to_onnx
+from qtool.backends.onnx.export.torch_exporter import fuse
 from qtool.backends.onnx.export.weight_storage import write_weights
 from qtool.backends.onnx.file_info import float_metadata
 from qtool.backends.onnx.storage import atomic_save
