@@ -269,7 +269,7 @@ def load_inputs(
 
     from qtool import capture_model
     from qtool.core.errors import CaptureError
-    from qtool.frontends.torch.export_errors import is_run_error
+    from qtool.frontends.torch.example_inputs import is_run_error
 
     try:
         return capture_model(model, torch.zeros(2, *parse_sizes(shape))), None

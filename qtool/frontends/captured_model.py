@@ -44,8 +44,7 @@ from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
 from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.to_float32 import note_on_data, to_float32
-from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
-from qtool.frontends.torch.export_errors import FixedSizeError
+from qtool.frontends.torch.example_inputs import FixedSizeError, SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.input_remedies import check_samples

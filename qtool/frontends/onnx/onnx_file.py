@@ -52,8 +52,12 @@ from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import separate_names
 from qtool.frontends.onnx.runtime_values import run_file
-from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
-from qtool.frontends.torch.export_errors import FixedSizeError
+from qtool.frontends.torch.example_inputs import (
+    FixedSizeError,
+    check_axes,
+    check_inputs,
+    is_default,
+)
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.size_sentences import condition_sentences

@@ -17,10 +17,11 @@ from qtool.core import graph as G
 from qtool.core.argument_names import python_only
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
-from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
+from qtool.core.remedies import DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS, image_edit
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.towers import tower_remedies
+from qtool.frontends.torch.example_inputs import DOES_NOT_RUN, FixedSizeError
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.index_errors import index_error
 from qtool.frontends.torch.input_remedies import input_remedy
@@ -103,32 +104,6 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 
 
 _FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
-_DOES_NOT_RUN = "the model does not run on the given inputs"
-
-
-def is_run_error(error: BaseException) -> bool:
-    """Return whether an error says that the model does not run on a batch."""
-    return isinstance(error, CaptureError) and error.problem.startswith(_DOES_NOT_RUN)
-
-
-class FixedSizeError(CaptureError):
-    """A dimension that was to be dynamic, and that the model fixes.
-
-    Attributes:
-        name: name of the input.
-        axis: the dimension.
-        size: the only one that the model takes.
-    """
-
-    def __init__(self, name: str, axis: int, size: int) -> None:
-        super().__init__(
-            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only",
-            ModelEdit(
-                "compute with x.shape where it has len(x), int(...) or a loop over that size"
-            ),
-            Omission("--dynamic", "leave the dimension out of {}"),
-        )
-        self.name, self.axis, self.size = name, axis, size
 
 
 def explain_export_error(
@@ -212,7 +187,7 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
             "a batch holds no tensors",
             DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
-    what = f"{_DOES_NOT_RUN} ({inputs or 'no tensors'})"
+    what = f"{DOES_NOT_RUN} ({inputs or 'no tensors'})"
     beyond = index_error(model, example, what, problem)
     if beyond is not None and problem.startswith("IndexError"):
         return beyond  # before shapes that happen to have smaller positions

@@ -26,6 +26,7 @@ from qtool.core.graph.float_tolerance import (
     largest_distance,
 )
 from qtool.core.memory import relaxed_gc
+from qtool.core.on_use import OnUse
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shield import defer_signals
@@ -38,11 +39,14 @@ from qtool.frontends.torch.example_inputs import (
     sizes_of,
     unshare_inputs,
 )
-from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.shape_decisions import open_lengths, run_model, shape_conditions
 
+_ERRORS = "qtool.frontends.torch.export_errors"
+_eager_problem = OnUse(f"{_ERRORS}:eager_problem")
+_explain_export_error = OnUse(f"{_ERRORS}:explain_export_error")
+_run_error = OnUse(f"{_ERRORS}:run_error")
 DynamicShapes = Mapping[str, Mapping[int, str]]
 
 
@@ -108,7 +112,7 @@ def _export(
             )
             return program if device == G.CPU else move_to_device_pass(program, G.CPU)
     except (Exception, SystemExit) as error:
-        raise explain_export_error(model, example, two, error) from error
+        raise _explain_export_error(model, example, two, error) from error
 
 
 def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
@@ -123,8 +127,8 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         expected = run_model(model, batch)
         again = expected if scalar_attributes(model) == before else run_model(model, batch)
     except (Exception, SystemExit) as error:
-        if (problem := eager_problem(model, batch)) is not None:
-            raise run_error(model, batch, problem) from error
+        if (problem := _eager_problem(model, batch)) is not None:
+            raise _run_error(model, batch, problem) from error
         raise CaptureError(
             f"the captured model fails when it is called again: {describe(error)}"
         ) from error
