@@ -155,7 +155,7 @@ def load_rows(
     Args:
         source: path of a file or folder.
         chosen: columns of tables; () for all.
-        folder: of a model, whose processors read the samples; None without.
+        folder: folder of the model, whose processors read the samples; None without.
 
     Raises:
         DataError: as for `load_data`.
