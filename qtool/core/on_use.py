@@ -56,6 +56,9 @@ class Table(MutableMapping[str, T]):
         del self._rows[name]
         self._values.pop(name, None)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 
