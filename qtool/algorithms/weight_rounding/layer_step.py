@@ -9,7 +9,7 @@ samples (`RowEvidence`), in the order of the network, here; block by block on mo
 samples improve, and are then rounded with error feedback (layer_solver.py). The rounded weights are
 kept if they give smaller errors on held-out samples than rounding to nearest. The bias then
 compensates what remains of the mean error (`bias_correction`). Rows of tokens are weighted by their
-effect on the outputs (layer_reconstruction.py). AdaRound (Nagel et al. 2020) minimises the same layer-wise
+effect on the outputs (`token_weights`). AdaRound (Nagel et al. 2020) minimises the same layer-wise
 error by learning for each weight whether it is rounded up or down.
 """
 
