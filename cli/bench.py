@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import Real
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
+from qtool.cli.value_types import Real
 
 from qtool.core.limits import DAY
 from qtool.evaluation.options import ReportOptions

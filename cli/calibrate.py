@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import name_types, options, output, source_options, sources
+from qtool.cli import options, output, source_options, sources, value_types
 from qtool.cli.command import Command
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
@@ -32,7 +32,7 @@ _OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
     click.option(
         "--format",
         "format_",
-        type=name_types.FORMAT,
+        type=value_types.FORMAT,
         help="Format of the file to convert to: what that cannot hold is refused now. By default "
         "that of the target's own runtime: tflite for TFLite, else qdq.",
     ),

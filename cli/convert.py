@@ -58,8 +58,7 @@ def command(
           --calibration digits.calib -o digits.int8.onnx
     """
     import qtool
-    from qtool.api.file_target import FileTarget
-    from qtool.api.model_folder import write_next_to
+    from qtool.api.file_target import FileTarget, write_next_to
     from qtool.api.quantized_file import write_file
 
     place = FileTarget.check(output_, model, written, loading.weights, calibration, scales)

@@ -8,10 +8,10 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.number_types import COUNTS
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
+from qtool.cli.value_types import COUNTS
 
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.evaluation.options import ReportOptions

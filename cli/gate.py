@@ -10,9 +10,9 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
-from qtool.cli.number_types import Real
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
+from qtool.cli.value_types import Real
 
 from qtool.evaluation.options import ReportOptions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import name_types
+from qtool.cli import value_types
 from qtool.cli.source_options import F, Path_
 
 from qtool.core.option_names import NATIVE
@@ -31,7 +31,7 @@ def _report_folder(
 
 runtime = click.option(
     "--runtime",
-    type=name_types.RUNTIME,
+    type=value_types.RUNTIME,
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "

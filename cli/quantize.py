@@ -11,10 +11,10 @@ from qtool.cli import options, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.labels import labels_within
-from qtool.cli.number_types import Bytes
 from qtool.cli.reading import NO_DATA, Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import ModelOptions
+from qtool.cli.value_types import Bytes
 
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
 

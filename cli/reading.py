@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from qtool.cli.number_types import COUNT
 from qtool.cli.records import record
+from qtool.cli.value_types import COUNT
 
 from qtool.core.data_options import DataOptions
 

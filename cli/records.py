@@ -2,22 +2,81 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from qtool.cli import name_types
-from qtool.cli.number_types import COUNT, COUNTS, Real
-from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_states
+from qtool.cli import value_types
 from qtool.cli.source_options import Path_
+from qtool.cli.value_types import COUNT, COUNTS, Real
 
 from qtool.core.json_schema import attribute_texts
-from qtool.core.limits import Range
+from qtool.core.limits import MOST, Range
 from qtool.core.option_records import Option, options_of
 from qtool.core.text_files import read_toml_or_json
+
+
+def parse_fixed(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse the values of --fix: JSON numbers, true, false and lists of them."""
+    fixed = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            fixed[name] = json.loads(value)
+        except ValueError:
+            fixed[name] = None
+        if not name or not isinstance(fixed[name], int | float | list):
+            raise click.BadParameter(
+                f"'{text}' is not INPUT=VALUE, with a number, true, false or [NUMBER, ...]",
+                param_hint="--fix",
+            )
+    return fixed
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Parse the value of --shape: "3,224,224"."""
+    if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in text.split(",")):
+        raise click.BadParameter(f"'{text}' is not SIZE,SIZE,...", param_hint="--shape")
+    return [int(part) for part in text.split(",")]
+
+
+def parse_states(values: tuple[str, ...]) -> Mapping[str, str] | str | None:
+    """Parse `stateN=state`, or `auto`; return None for no values."""
+    if values == ("auto",):
+        return "auto"
+    pairs = dict[str, str]()
+    for text in values:
+        name, _, into = text.partition("=")
+        if not name or not into or name in pairs or into in pairs.values():
+            raise click.BadParameter(
+                f"'{text}' is not OUTPUT=INPUT, of a state of its own, or auto",
+                param_hint="--state",
+            )
+        pairs[name] = into
+    return pairs or None
+
+
+def parse_dynamic(values: tuple[str, ...]) -> Mapping[str, Mapping[int, str]] | None:
+    """Parse `x:0=batch`, `x:2` to {"x": {0: "batch", 2: "x_dim2"}}, which are added to the default
+    dimensions; return None for no values."""
+    from qtool.frontends.torch.example_inputs import AddedSizes
+
+    dims: dict[str, dict[int, str]] = {}
+    for text in values:
+        place, _, name = text.partition("=")
+        key, _, axis = place.rpartition(":")
+        if not key or not axis.isdecimal() or not axis.isascii() or len(axis) > 4:
+            raise click.BadParameter(
+                f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
+            )
+        default = "batch" if axis == "0" else f"{key}_dim{axis}"
+        dims.setdefault(key, {})[int(axis)] = name or default
+    return AddedSizes(dims) if dims else None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,15 +97,15 @@ class _RecipeFile(click.ParamType):
 
 
 _KINDS: Mapping[str, click.ParamType] = {
-    "target": name_types.TARGET,
-    "observer": name_types.OBSERVER,
-    "format": name_types.FORMAT,
-    "mode": name_types.MODE,
-    "accuracy": name_types.ACCURACY,
-    "steps": name_types.STEPS,
+    "target": value_types.TARGET,
+    "observer": value_types.OBSERVER,
+    "format": value_types.FORMAT,
+    "mode": value_types.MODE,
+    "accuracy": value_types.ACCURACY,
+    "steps": value_types.STEPS,
     "recipe": _RecipeFile(),
     "path": Path_,
-    "choices": name_types.CHOICES,
+    "choices": value_types.CHOICES,
     "count": COUNT,
     "counts": COUNTS,
 }

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.labels import are_names, is_column, load_labels, note_labels
-from qtool.cli.parsed_options import parse_sizes
 from qtool.cli.reading import NO_DATA, Reading, without_options
+from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
@@ -43,8 +43,8 @@ def load_model(
     check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
-    from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
     from qtool.frontends.load_model import load_model as load
+    from qtool.frontends.own_models import TaskModel
 
     fixed = dict(options.fixed or {})
     if file is not None:
@@ -53,7 +53,7 @@ def load_model(
         fixed = {**fixed_inputs_of(file, source), **fixed}
     with track_task("loading the model"):
         model = load(source, options.weights, task, attention=attention, fixed=fixed)
-    if isinstance(model, EncoderDecoder) and not with_parts:
+    if isinstance(model, TaskModel) and model.parts and not with_parts:
         raise click.BadParameter(
             f"'{task}' makes two files; name one, {task}-encoder or {task}-decoder",
             param_hint="--task",
@@ -111,9 +111,9 @@ def _float_file(source: str) -> Path:
 
 def _apply_decoder_options(model: Any, options: ModelOptions) -> None:
     """Apply --logits, and refuse options of decoders for other models."""
-    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+    from qtool.frontends.own_models import TaskModel
 
-    if isinstance(model, DecoderWithCache):
+    if isinstance(model, TaskModel) and model.has_cache:
         model.last_logits = options.logits == "last"
         if model.refusal is not None:
             click.echo(f"attention stays in single operators: {model.refusal}", err=True)
@@ -269,7 +269,7 @@ def load_inputs(
 
     from qtool import capture_model
     from qtool.core.errors import CaptureError
-    from qtool.frontends.torch.export_errors import is_run_error
+    from qtool.frontends.torch.example_inputs import is_run_error
 
     try:
         return capture_model(model, torch.zeros(2, *parse_sizes(shape))), None
@@ -299,9 +299,9 @@ def _shape_taken(model: Any, sizes: Sequence[int]) -> str:
 
 def _quantize_cache(model: Any, batches: Iterable[Any]) -> None:
     """Quantize the KV cache of a decoder: batches that are loaded from then on have such a one."""
-    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+    from qtool.frontends.own_models import TaskModel
 
-    if not isinstance(model, DecoderWithCache):
+    if not isinstance(model, TaskModel) or not model.has_cache:
         raise click.BadParameter(
             "it is for --task text-generation-with-past; leave it out", param_hint="--cache"
         )

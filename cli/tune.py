@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import name_types, options, output, source_options, sources
+from qtool.cli import options, output, source_options, sources, value_types
 from qtool.cli.command import Command
 from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.reading import Reading, reads
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         "--accuracy",
         default="fast,balanced",
         show_default=True,
-        type=name_types.ACCURACIES,
+        type=value_types.ACCURACIES,
         metavar="LEVEL,...",
         help="Accuracy levels (--accuracy of `qtool quantize`) to choose from.",
     ),

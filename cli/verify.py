@@ -8,8 +8,8 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import Real
 from qtool.cli.reading import Reading, reads
+from qtool.cli.value_types import Real
 
 from qtool.core.limits import DAY
 

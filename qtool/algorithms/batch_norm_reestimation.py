@@ -18,7 +18,7 @@ import torch
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import BATCH_NORM_REESTIMATION
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import run_by_levels
@@ -26,12 +26,10 @@ from qtool.core.graph.node_calls import Values
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Change, Derived, Observed
 
-NAME = "batch-norm-reestimation"
 REASON = "channels of layers have their float mean and standard deviation"
 
-SAMPLES = 256
 ELEMENTS = 1 << 27  # of all values held at once, in both networks; beyond, fewer samples are used
-BATCH, HOLDOUT_SAMPLES = 32, 256
+BATCH = 32
 MAX_RATIO = 2.0  # of standard deviations; a channel beyond has another problem
 
 aten = torch.ops.aten
@@ -114,12 +112,13 @@ def _layers(state: ConversionState) -> dict[str, Layer]:
     return layers
 
 
-def _propose(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with the float mean and standard deviation of channels."""
     executor = Executor(replace(state.graph, module=quantized_module(state)))
-    limit = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
+    limit = min(BATCH_NORM_REESTIMATION.samples, ELEMENTS // max(1, 2 * executor.live_elements()))
     samples = state.batches(BATCH, max(limit, 1))
-    if not samples or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
-        return state.without_samples(NAME)
+    if not samples or not state.batches(BATCH, BATCH_NORM_REESTIMATION.judges, holdout=True):
+        return state.without_samples(BATCH_NORM_REESTIMATION.name)
     walk = _LayerWalk(state, executor, _layers(state))
     run_by_levels(executor, samples, dict.fromkeys(walk.layers, ()), walk.visit)
     return _with_statistics(state, walk)
@@ -129,7 +128,4 @@ def _with_statistics(state: ConversionState, walk: _LayerWalk) -> ConversionStat
     assert state.parameters is not None
     params = replace(state.parameters, params={**state.parameters.params, **walk.params})
     changed = replace(with_constants(state, walk.weights), parameters=params)
-    return changed.with_change(Change(NAME, len(walk.params) // 2, REASON))
-
-
-BATCH_NORM_REESTIMATION = Step(NAME, _propose, accuracy="", samples=SAMPLES, judges=HOLDOUT_SAMPLES)
+    return changed.with_change(Change(BATCH_NORM_REESTIMATION.name, len(walk.params) // 2, REASON))

@@ -8,25 +8,15 @@ biases, too, after it has rounded the weights.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 import torch
 
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_reconstruction import (
-    SAMPLES,
-    LayerSolution,
-    reconstruct_layers,
-    replay_constants,
-)
+from qtool.algorithms.layer_reconstruction import LayerSolution
 from qtool.algorithms.layer_rows import as_matrix
-from qtool.algorithms.pipeline import Step
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.planning.plan import QuantPlan
-
-NAME = "bias-correction"
-REASON = "biases compensate the shift of their layers' mean results by rounding"
 
 
 class Means(Protocol):
@@ -61,15 +51,6 @@ def corrected_bias(
     return bias if bool(bias.isfinite().all()) else None
 
 
-def _solve(plan: QuantPlan, layer: Layer, samples: LayerSamples) -> LayerSolution:
+def solve(plan: QuantPlan, layer: Layer, samples: LayerSamples) -> LayerSolution:
+    """Return the corrected bias of a layer, whose weights are rounded to nearest."""
     return LayerSolution(None, corrected_bias(layer, samples, None))
-
-
-BIAS_CORRECTION = Step(
-    NAME,
-    partial(reconstruct_layers, step=NAME, reason=REASON, solver=_solve, needs_rows=False),
-    accuracy="",
-    samples=SAMPLES,
-    replay=replay_constants,
-    optional=True,
-)

@@ -19,7 +19,41 @@ from torch.nn.utils.rnn import pad_sequence
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.core.graph.executor import Executor
 from qtool.core.graph.torch_ops import groups_of
+
+
+def residual_input(run: Executor, number: int) -> int | None:
+    """Return the number of the tensor that a result is added to, or None if it has another use.
+
+    The layer can then compensate the error of that tensor, so that the sum equals the float
+    network's. Quantization points and reshapes in between are skipped.
+    """
+    while len(run.calls[number].users) == 1 and number not in run.outputs:
+        reader = run.calls[run.calls[number].users[0]]
+        if reader.point is not None or reader.function is aten.reshape.default:
+            number = reader.index
+            continue
+        others = [i for _, i in reader.operands if i != number]
+        plain = reader.function is aten.add.Tensor and not reader.keywords
+        return others[0] if plain and len(others) == 1 else None
+    return None
+
+
+def residual_target(
+    result: torch.Tensor, float_values: torch.Tensor, quantized_values: torch.Tensor
+) -> torch.Tensor:
+    """Return the target of a layer: its float result, plus the error of the tensor it is added to.
+
+    Args:
+        result: float result of the layer.
+        float_values, quantized_values: that tensor in both networks; the error of one that is
+            broadcast counts as zero.
+    """
+    if float_values.numel() != result.numel():
+        return result
+    return result + (float_values - quantized_values).reshape(result.shape)
+
 
 aten = torch.ops.aten
 
@@ -251,3 +285,47 @@ def _sample_positions(count: int, limit: int) -> torch.Tensor:
         return torch.arange(count)
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:limit]
     return drawn.sort().values
+
+
+# Experts that few calibration tokens reach.
+#
+# The router sends a token to a few experts, so each sees a part of the calibration tokens, and some
+# see hardly any. Weights that are fitted to a handful of tokens are worse on all others: such
+# experts are rounded to nearest, and named.
+
+
+MIN_TOKENS = 64
+"""Tokens that an expert needs for rounding with error feedback."""
+
+Rows = tuple[torch.Tensor, torch.Tensor]
+
+
+def without_rare_experts(layer: str, rows: Rows) -> tuple[Rows, str]:
+    """Return rows of which those of rare experts are zero, and a sentence that names these.
+
+    Rows of zeros have a Hessian of zero, which rounds to nearest.
+
+    Args:
+        layer: name of the layer.
+        rows: inputs [experts, rows, in] and targets [experts, rows, out]; missing rows are zero.
+    """
+    counts = rows[0].any(-1).sum(1)
+    common = (counts >= MIN_TOKENS)[:, None, None]
+    return (rows[0] * common, rows[1] * common), rare_experts(layer, counts)
+
+
+def rare_experts(layer: str, tokens: torch.Tensor) -> str:
+    """Return a sentence that names the experts with few tokens; "" without any.
+
+    Args:
+        layer: name of the layer.
+        tokens: number of tokens of each expert.
+    """
+    numbers = (tokens < MIN_TOKENS).nonzero().flatten().tolist()
+    if not numbers:
+        return ""
+    # the experts are in the subject: notes of several layers are joined by what follows it
+    return (
+        f"{layer}.weight[{','.join(map(str, numbers))}]: rounded to nearest, since fewer than "
+        f"{MIN_TOKENS} calibration tokens reach these experts; more data may help"
+    )

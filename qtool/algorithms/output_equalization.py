@@ -25,7 +25,7 @@ from qtool.algorithms.channel_ranges import (
     with_scaled_ranges,
 )
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import OUTPUT_EQUALIZATION
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.types import Change, Observed
@@ -36,15 +36,16 @@ REASON = "channels of a linear layer's result get one range, and a float multipl
 aten = torch.ops.aten
 
 
-def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+def probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of the results that can be equalized."""
     return [channel_probe(layer) for layer in equalizable_layers(graph, plan)]
 
 
-def _run(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with one range for all channels of layers' results."""
     factors = _find_factors(state)
     while factors:
-        after = _apply(state, _change(factors))
+        after = replay(state, _change(factors))
         floats = {n for n in factors if _is_float(after.plan, _product_name(n))}
         if floats == factors.keys():
             return after
@@ -56,7 +57,7 @@ def _change(factors: Factors) -> Change:
     return Change(OUTPUT_EQUALIZATION.name, len(factors), REASON, factors)
 
 
-def _apply(state: ConversionState, change: Change) -> ConversionState:
+def replay(state: ConversionState, change: Change) -> ConversionState:
     """Return the state with results scaled by the factors of a change."""
     factors = {n: torch.as_tensor(f) for n, f in change.arrays.items()}
     if not factors.keys() <= set(equalizable_layers(state.graph.graph, state.plan)):
@@ -76,9 +77,6 @@ def _apply(state: ConversionState, change: Change) -> ConversionState:
         return after
     names = {name: name for name in factors}
     return replace(after, calibration=with_scaled_ranges(state.calibration, factors, names))
-
-
-OUTPUT_EQUALIZATION = Step("output-equalization", _run, _probes, replay=_apply)
 
 
 def _product_name(layer: str) -> str:

@@ -12,17 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import fx
 
 from qtool import distributed
-from qtool.algorithms.acceptance import best_candidate
+from qtool.algorithms.acceptance import HOLDOUT_SAMPLES, best_candidate
 from qtool.algorithms.conversion_state import FAILED, LESS_ACCURATE, ConversionState
-from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.core.errors import PassError, PlanError, VerificationError
+from qtool.core.on_use import OnUse
 from qtool.core.progress import track_task
 from qtool.core.types import Change
 from qtool.planning.plan import Probe, QuantPlan
+
+if TYPE_CHECKING:
+    from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
+
+LAYER_SAMPLES = 128
+"""On which layers are solved, of weights with 8 bits."""
+replay_constants = OnUse("qtool.algorithms.layer_reconstruction:replay_constants")
+reconstruct_layers = OnUse("qtool.algorithms.layer_reconstruction:reconstruct_layers")
+_solve_by_rows = OnUse("qtool.algorithms.weight_rounding.layer_step:solve_by_rows")
 
 FAILURES = (ArithmeticError, LookupError, PassError, RuntimeError, TypeError, ValueError)
 """Raised by operators for sizes or values they do not take, and by a rewrite after which the
@@ -98,6 +109,43 @@ class Step:
 
 SOLVE = Step("solve", ConversionState.solved, scope=Scope.WEIGHTS)
 """Solves scale and zero point of every point of the plan; the one step that always runs."""
+
+
+def layer_step(
+    name: str,
+    solve: LayerSolver,
+    reason: str,
+    *,
+    accuracy: str = "fast",
+    samples: int = LAYER_SAMPLES,
+    low_bits: int = 0,
+) -> Step:
+    """Return a step that runs in memory and block by block; biases are corrected for the new
+    weights.
+
+    Args:
+        name, accuracy, samples, low_bits: see `Step`.
+        solve: proposes the weights of one layer.
+        reason: why weights change, for the file.
+    """
+    return Step(
+        name,
+        partial(
+            reconstruct_layers,
+            step=name,
+            reason=reason,
+            solver=partial(_solve_by_rows, name, solve),
+        ),
+        accuracy=accuracy,
+        samples=samples,
+        replay=replay_constants,
+        low_bits=low_bits,
+        judges=HOLDOUT_SAMPLES,
+        optional=True,
+        scope=Scope.LAYER,
+        solve_layer=solve,
+        reason=reason,
+    )
 
 
 def collect_probes(steps: Iterable[Step], graph: fx.Graph, plan: QuantPlan) -> tuple[Probe, ...]:

@@ -14,30 +14,114 @@
   2019; Sun et al. 2019; Hubara et al. 2020).
 - `learned-scales`: scales, biases and low-bit weights trained by gradient (LSQ, Esser et al. 2020).
 
-A new step needs a file in this package, an entry in `STEPS`, its name in `core.option_names` and a
-test. `register_step` adds the steps of users.
+Rows name functions: the module of a step is imported when it runs. A new step needs a file in this
+package, a row in `STEPS`, its name in `core.option_names` and a test. `register_step` adds the
+steps of users.
 """
 
 from __future__ import annotations
 
-from qtool.algorithms.batch_norm_reestimation import BATCH_NORM_REESTIMATION
-from qtool.algorithms.bias_correction import BIAS_CORRECTION
-from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
-from qtool.algorithms.learned_scales.training import LEARNED_SCALES
-from qtool.algorithms.output_equalization import OUTPUT_EQUALIZATION
-from qtool.algorithms.pipeline import SOLVE, Scope, Step
-from qtool.algorithms.rotation.rotation import ROTATION
-from qtool.algorithms.sensitive_layers import SENSITIVE_LAYERS
-from qtool.algorithms.smooth_quant import SMOOTH_QUANT
-from qtool.algorithms.weight_rounding.layer_step import GPTQ
-from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
+from functools import partial
+
+from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
+from qtool.algorithms.pipeline import (
+    LAYER_SAMPLES,
+    SOLVE,
+    Scope,
+    Step,
+    layer_step,
+    reconstruct_layers,
+    replay_constants,
+)
 from qtool.core.errors import PlanError
+from qtool.core.on_use import OnUse
 from qtool.core.option_names import unknown_name
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
 ESTIMATE_SAMPLES = 64
 """Samples on which the accuracy is measured where too few samples are there to hold some out."""
+
+
+def _function(where: str) -> OnUse:
+    return OnUse(f"qtool.algorithms.{where}")
+
+
+ROTATION = Step(
+    "rotation",
+    _function("rotation.rotation:propose"),
+    accuracy="",
+    samples=128,
+    replay=_function("rotation.rotation:replay"),
+    judges=64,
+    optional=True,
+)
+CROSS_LAYER_EQUALIZATION = Step(
+    "cross-layer-equalization",
+    _function("cross_layer_equalization.equalization:propose"),
+    _function("cross_layer_equalization.equalization:probes"),
+    accuracy="balanced",
+    samples=128,  # for the new ranges
+    replay=_function("cross_layer_equalization.equalization:replay"),
+    judges=HOLDOUT_SAMPLES,
+    optional=True,
+)
+SMOOTH_QUANT = Step(
+    "smooth-quant",
+    _function("smooth_quant:propose"),
+    _function("smooth_quant:probes"),
+    replay=_function("smooth_quant:replay"),
+)
+OUTPUT_EQUALIZATION = Step(
+    "output-equalization",
+    _function("output_equalization:propose"),
+    _function("output_equalization:probes"),
+    replay=_function("output_equalization:replay"),
+)
+SENSITIVE_LAYERS = Step("sensitive-layers", _function("sensitive_layers:propose"), optional=True)
+"""It reads a few of the samples that are kept in any case, and asks for none."""
+WEIGHT_SCALE_SEARCH = Step(
+    "weight-scale-search",
+    _function("weight_scale_search:propose"),
+    accuracy="",
+    scope=Scope.WEIGHTS,
+)
+GPTQ = layer_step(
+    "gptq",
+    _function("weight_rounding.layer_solver:solve_layer"),
+    "weights are rounded for the results of their layers, on samples of the calibration",
+    accuracy="balanced",
+    low_bits=512,  # weights of few bits have more error to compensate
+)
+BIAS_CORRECTION = Step(
+    "bias-correction",
+    partial(
+        reconstruct_layers,
+        step="bias-correction",
+        reason="biases compensate the shift of their layers' mean results by rounding",
+        solver=_function("bias_correction:solve"),
+        needs_rows=False,
+    ),
+    accuracy="",
+    samples=LAYER_SAMPLES,
+    replay=replay_constants,
+    optional=True,
+)
+BATCH_NORM_REESTIMATION = Step(
+    "batch-norm-reestimation",
+    _function("batch_norm_reestimation:propose"),
+    accuracy="",
+    samples=256,
+    judges=256,
+)
+LEARNED_SCALES = Step(
+    "learned-scales",
+    _function("learned_scales.training:propose"),
+    accuracy="best",
+    samples=1024,
+    judges=256,
+    scope=Scope.PART,
+)
 
 STEPS: list[Step] = [
     ROTATION,

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
+from torch import fx
 
 from qtool.algorithms.acceptance import MIN_POWER, best_candidate, runtime_module
 from qtool.algorithms.compared_values import compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import SENSITIVE_LAYERS
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError
@@ -38,8 +39,9 @@ from qtool.planning.plan import Execution, Kind, Point, QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
 from qtool.planning.recipe.rule import REGEX
-from qtool.planning.speed.costs import elements
-from qtool.planning.speed.plan_time import plan_time
+from qtool.planning.speed.channel_widths import sizes_in_file
+from qtool.planning.speed.costs import CostTable, elements
+from qtool.planning.speed.slow_layers import Times
 
 GOOD_DB = 35.0
 """SQNR of an output from which nothing is looked for."""
@@ -171,7 +173,8 @@ class _Network:
         return replace(plan, rewrites=old.rewrites) if known else None
 
 
-def _run(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with the layers in float that make most of the error."""
     recipe = state.plan.recipe
     if recipe.mode != "static" or recipe.slow_layers == INTEGER_LAYERS:
         return state
@@ -193,10 +196,6 @@ def _run(state: ConversionState) -> ConversionState:
     if best_candidate(state, [after], JUDGES) is None:
         return state.with_notes(f"{SENSITIVE_LAYERS.name}: {LESS_ACCURATE}")
     return after.with_notes(note)
-
-
-SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
-"""It reads a few of the samples that are kept in any case, and asks for none."""
 
 
 def _budget(state: ConversionState, poor: bool) -> Budget:
@@ -333,3 +332,27 @@ def _first(batches: Sequence[Batch], samples: int) -> Iterator[Batch]:
 def _decibels(error: float) -> float:
     """Return the SQNR in dB of a relative squared error."""
     return -10 * math.log10(max(error, MIN_POWER))
+
+
+_ON_CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.FUSED})
+
+
+def plan_time(graph: fx.Graph, plan: QuantPlan, table: CostTable) -> float:
+    """Return nanoseconds of one sample: nodes, and conversions between codes and floats.
+
+    Layers that the table does not describe take the time of its products.
+    """
+    batch, calls = G.captured_batch(graph), list(G.calls(graph))
+    made = [n for n in (*G.placeholders(graph), *calls) if n.users and G.is_float(n)]
+    decisions = {n: plan.decision(G.name_of(n)) for n in (*made, *calls)}
+    labels = {n: d is not None and d.execution in _ON_CODES for n, d in decisions.items()}
+    stored = sizes_in_file(graph, table, {n for n, on_codes in labels.items() if on_codes})
+    nodes, kernels = {}, (table.in_float, table.in_integers)
+    for node in calls:
+        decision, times = decisions[node], table.node(node, batch)
+        if decision is not None and decision.macs and times == (0.0, 0.0):
+            in_float, in_codes = (t["call"] + t["mac"] * decision.macs for t in kernels)
+            times = in_float, in_codes
+        in_integers = table.convolution(stored[node])[True] if node in stored else times[True]
+        nodes[node] = times[False], in_integers
+    return Times(nodes, {n: table.edge(n, batch) for n in made}).total(labels)

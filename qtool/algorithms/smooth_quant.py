@@ -27,7 +27,7 @@ from qtool.algorithms.channel_ranges import (
     with_scaled_ranges,
 )
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import SMOOTH_QUANT
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.ops import row_of
@@ -43,19 +43,20 @@ aten = torch.ops.aten
 RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 
 
-def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+def probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of the tensors that can be smoothed."""
     return [channel_probe(t.source) for t in smoothing_targets(graph, plan)]
 
 
-def _run(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with the wide channels of layers' inputs moved into their weights."""
     factors = _find_factors(state)
     if not factors:
         return state
-    return _apply(state, Change(SMOOTH_QUANT.name, len(factors), REASON, factors))
+    return replay(state, Change(SMOOTH_QUANT.name, len(factors), REASON, factors))
 
 
-def _apply(state: ConversionState, change: Change) -> ConversionState:
+def replay(state: ConversionState, change: Change) -> ConversionState:
     """Return the state with tensors divided by the factors of a change."""
     targets = [
         t for t in smoothing_targets(state.graph.graph, state.plan) if t.source in change.arrays
@@ -74,9 +75,6 @@ def _apply(state: ConversionState, change: Change) -> ConversionState:
     if state.calibration is None:
         return after
     return replace(after, calibration=with_scaled_ranges(state.calibration, change.arrays, names))
-
-
-SMOOTH_QUANT = Step("smooth-quant", _run, _probes, replay=_apply)
 
 
 def _find_factors(state: ConversionState) -> Factors:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Scope, Step
+from qtool.algorithms.registry import WEIGHT_SCALE_SEARCH
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
@@ -28,7 +28,8 @@ START_FACTORS = (1.0, 0.85, 0.7, 0.55)  # of the scale by extremes; each leads t
 ITERATIONS = 10
 
 
-def _run(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with weight scales of least squared error."""
     assert state.parameters is not None
     params = dict(state.parameters.params)
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
@@ -107,6 +108,3 @@ def fit_scales(weight: torch.Tensor, params: QuantParams) -> QuantParams:
             better = (error < least) & (power > 0)
             best, least = torch.where(better, scale, best), torch.where(better, error, least)
     return replace(params, scale=best.flatten().float())
-
-
-WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="", scope=Scope.WEIGHTS)

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.api.cached_files import check_cached
 from qtool.api.float_source import FloatSource
 from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.errors import CaptureError, VerificationError
+from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
 from qtool.core.progress import no_progress
+from qtool.core.random_inputs import is_cache
+from qtool.core.remedies import Argument
 from qtool.core.types import Progress
 from qtool.distributed import Ranks
 from qtool.distributed.first_batch import broadcast_first_batch
@@ -29,10 +30,11 @@ from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
-from qtool.evaluation.model_inputs import check_cache
+from qtool.evaluation.model_inputs import check_cache, describe_input
 from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.planning.targets import DEFAULT
 
 if TYPE_CHECKING:
@@ -147,3 +149,22 @@ def by_input_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
     for index, batch in enumerate(data):
         tensors = (t for _, t in graph.bind(batch, index).tensors())
         yield Batch((), dict(zip(names, tensors, strict=True)))
+
+
+def check_cached(file: str | Path, model: Any) -> None:
+    """Check that a language model was loaded with the KV cache of its file, before it is captured.
+
+    Args:
+        file: the file.
+        model: as it was loaded.
+
+    Raises:
+        DataError: it has none, and the file has.
+    """
+    if cache_note(model) is None:
+        return
+    if any(is_cache(describe_input(each)) for each in open_model(file).inputs):
+        raise DataError(
+            f"{file} has a KV cache as inputs, and the float model has none",
+            Argument("--task", "text-generation-with-past", "load that with {}, too"),
+        )

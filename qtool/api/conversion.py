@@ -38,8 +38,7 @@ from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.coded_linear import check_unchanged
-from qtool.frontends.torch.example_inputs import UnknownInputError
-from qtool.frontends.torch.export_errors import is_run_error
+from qtool.frontends.torch.example_inputs import UnknownInputError, is_run_error
 from qtool.planning import targets
 from qtool.planning.default_mode import mode_notes
 from qtool.planning.plan import Probe, QuantPlan

@@ -35,8 +35,8 @@ from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.frontends.huggingface.consumers import cache_note
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.huggingface.returned_cache import cache_note
+from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.example_inputs import is_default
 from qtool.metrics.labels import classes_in
 
@@ -116,13 +116,13 @@ def _capture_without_data(
     is_calibrated: Callable[[Captured], bool],
 ) -> tuple[Captured, Any, Iterable[Any]]:
     """Capture a model of known input sizes; see `capture_data`."""
-    if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
+    if isinstance(model, nn.Module) and not isinstance(model, FileNetwork):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
             Argument("--data", text="give data", replaces="--shape"),
             Argument("--shape", text="give them with {}"),
         )
-    example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
+    example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, FileNetwork) else None
     captured = capture_model(model, example, dynamic)
     if not is_calibrated(captured):
         batch = _random_batch(captured.graph, model)
@@ -162,7 +162,7 @@ def capture_notes(
     graph = captured.graph
     chosen = not is_default(dynamic) or not isinstance(model, nn.Module)
     # a file may fix its batch, and what else is fixed is in the conditions
-    chosen |= isinstance(model, OnnxModule) and not graph.any_batch_size
+    chosen |= isinstance(model, FileNetwork) and not graph.any_batch_size
     sizes = graph.size_conditions if chosen else graph.restrictions()
     synthetic = data.notes if isinstance(data, SyntheticData) else ()
     cache = cache_note(model)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qtool.api.model_folder import FolderWriter, folder_name
 from qtool.api.stored_model import options_in_use
 from qtool.core.argument_names import argument
-from qtool.core.atomic import check_writable
+from qtool.core.atomic import check_folders, check_writable
 from qtool.core.conversion_options import FileOptions
-from qtool.core.errors import OptionError
+from qtool.core.errors import FileError, OptionError
+from qtool.core.on_use import OnUse
 from qtool.core.option_names import (
     FOLDER_LAYOUTS,
     FORMATS,
@@ -21,11 +21,57 @@ from qtool.core.option_names import (
     file_format,
     suffixes_of,
 )
-from qtool.core.remedies import Argument, Omission, Remedy
+from qtool.core.paths import is_dir
+from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
+from qtool.frontends.huggingface.folder_layout import SHARED
+from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.planning.targets import DEFAULT, target, target_for
+
+if TYPE_CHECKING:
+    from qtool.api.model_folder import FolderWriter
+
+# for folders of transformers
+_folder_writer = OnUse("qtool.api.model_folder:folder_writer")
+_COMPANIONS = "qtool.frontends.huggingface.companion_files"
+_is_transformers_folder = OnUse(f"{_COMPANIONS}:is_transformers_folder")
+_write_companions = OnUse(f"{_COMPANIONS}:write_companions")
 
 _OF_ANY_FILE = (None, "nchw", "float", "dynamic")
 """Layouts, interfaces and batches that ONNX files have, too."""
+
+
+def folder_name(source: str | Path | None, output: Path, layout: str | None) -> str | None:
+    """Return the name of the layout of the folder to write; None where one file is asked for.
+
+    Args:
+        source: the model's folder or file, or `package.module:factory`; None for an object.
+        output: path to write.
+        layout: as in `FileOptions`.
+
+    Raises:
+        FileError: the output cannot be written.
+        OptionError: the layout does not suit model or output.
+        CaptureError: the model is a GGUF file, an adapter, or quantized already.
+    """
+    if source is not None:
+        check_float_weights(Path(source))
+    named, from_folder = layout in FOLDER_LAYOUTS, source is not None and is_dir(source)
+    if not named and (output.suffix or not from_folder):
+        return None
+    option = argument("--layout", layout)
+    if source is None or not from_folder:
+        raise OptionError(f"{option} is for a folder of transformers", Omission("--layout"))
+    if output.suffix in (".onnx", ".tflite"):
+        raise OptionError(
+            f"{option} is a folder of several files",
+            Argument("-o", output.with_suffix(""), "name it, as {}"),
+        )
+    if output.exists() and not output.is_dir():
+        raise FileError(f"cannot write {output}: it is a file", OtherFile("name a folder"))
+    if output.exists() and output.samefile(source):
+        raise FileError(f"cannot write {output}: it is an input", OtherFile("name another folder"))
+    check_folders(output, output.resolve())
+    return layout if named else SHARED
 
 
 @dataclass(frozen=True)
@@ -110,7 +156,8 @@ class FileTarget:
         if self.layout is None:
             return None
         assert self.source is not None
-        return FolderWriter.start(self.source, self.path, self.layout, parts)
+        writer: FolderWriter = _folder_writer(self.source, self.path, self.layout, parts)
+        return writer
 
     @property
     def format(self) -> str:
@@ -130,3 +177,19 @@ class FileTarget:
             refused[argument("--format", self.format)] = leave_out
         interface, batch = (v is not None for v in (self.options.interface, self.options.batch))
         return refused | options_in_use({"--interface": interface, "--batch": batch})
+
+
+def write_next_to(source: str | Path | None, model: Any, path: Path) -> tuple[Path, ...]:
+    """Write configuration and tokenizer next to the file of a model from a transformers folder.
+
+    Args:
+        source: see `folder_name`; nothing is written for others than such folders.
+        model: as it was loaded.
+        path: the file that was written.
+
+    Returns:
+        Files that stayed as they were, since they differ from the model's.
+    """
+    if source is None or not is_dir(source) or not _is_transformers_folder(Path(source)):
+        return ()
+    return tuple(_write_companions(model, Path(source), path))

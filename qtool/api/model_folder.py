@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from qtool.api.quantized_file import QuantizedFile
-from qtool.core.argument_names import argument
-from qtool.core.atomic import check_folders
-from qtool.core.errors import FileError, OptionError
+from qtool.core.errors import OptionError
 from qtool.core.hub_cache import hub_id
-from qtool.core.option_names import FOLDER_LAYOUTS
-from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import Argument, Omission, OtherFile
+from qtool.core.paths import is_file
+from qtool.core.remedies import Argument
 from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
-    is_transformers_folder,
     js_pooling,
     read_config,
     read_records,
@@ -27,71 +23,23 @@ from qtool.frontends.huggingface.companion_files import (
     write_record,
 )
 from qtool.frontends.huggingface.consumers import refusal
-from qtool.frontends.huggingface.folder_layout import GENAI, JS, LAYOUTS, SHARED, FolderLayout
-from qtool.frontends.huggingface.foreign_weights import check_float_weights
-from qtool.frontends.huggingface.genai_files import write_speech_files
-from qtool.frontends.huggingface.js_devices import (
+from qtool.frontends.huggingface.folder_layout import (
+    GENAI,
     GPU_TARGET,
+    JS,
+    LAYOUTS,
     WASM,
     WEB_TARGET,
+    FolderLayout,
     device_lines,
     file_for,
     same_part,
 )
+from qtool.frontends.huggingface.genai_files import write_speech_files
 from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
 from qtool.frontends.huggingface.towers import tower_of
 from qtool.metrics.metric import Metric
 from qtool.planning.plan import QuantPlan
-
-
-def folder_name(source: str | Path | None, output: Path, layout: str | None) -> str | None:
-    """Return the name of the layout of the folder to write; None where one file is asked for.
-
-    Args:
-        source: the model's folder or file, or `package.module:factory`; None for an object.
-        output: path to write.
-        layout: as in `FileOptions`.
-
-    Raises:
-        FileError: the output cannot be written.
-        OptionError: the layout does not suit model or output.
-        CaptureError: the model is a GGUF file, an adapter, or quantized already.
-    """
-    if source is not None:
-        check_float_weights(Path(source))
-    named, from_folder = layout in FOLDER_LAYOUTS, source is not None and is_dir(source)
-    if not named and (output.suffix or not from_folder):
-        return None
-    option = argument("--layout", layout)
-    if source is None or not from_folder:
-        raise OptionError(f"{option} is for a folder of transformers", Omission("--layout"))
-    if output.suffix in (".onnx", ".tflite"):
-        raise OptionError(
-            f"{option} is a folder of several files",
-            Argument("-o", output.with_suffix(""), "name it, as {}"),
-        )
-    if output.exists() and not output.is_dir():
-        raise FileError(f"cannot write {output}: it is a file", OtherFile("name a folder"))
-    if output.exists() and output.samefile(source):
-        raise FileError(f"cannot write {output}: it is an input", OtherFile("name another folder"))
-    check_folders(output, output.resolve())
-    return layout if named else SHARED
-
-
-def write_next_to(source: str | Path | None, model: Any, path: Path) -> tuple[Path, ...]:
-    """Write configuration and tokenizer next to the file of a model from a transformers folder.
-
-    Args:
-        source: see `folder_name`; nothing is written for others than such folders.
-        model: as it was loaded.
-        path: the file that was written.
-
-    Returns:
-        Files that stayed as they were, since they differ from the model's.
-    """
-    if source is None or not is_dir(source) or not is_transformers_folder(Path(source)):
-        return ()
-    return tuple(write_companions(model, Path(source), path))
 
 
 @dataclass
@@ -117,24 +65,6 @@ class FolderWriter:
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, Path] = field(default_factory=dict)
     metrics: dict[str, tuple[Metric, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def start(
-        cls, source: str | Path, folder: Path, layout: str, parts: Mapping[str, Any]
-    ) -> FolderWriter:
-        """Return a writer for the files of a loaded model.
-
-        Raises:
-            OptionError: the library of the layout does not load such a model.
-        """
-        chosen, model = LAYOUTS[layout], next(iter(parts.values()))
-        if len(chosen.consumers) == 1 and (reason := refusal(layout, model)) is not None:
-            raise OptionError(
-                f"{layout} does not load this model: {reason}",
-                Argument("--layout", text="choose another {}"),
-            )
-        records = read_records(folder) if JS in chosen.consumers else {}
-        return cls(Path(source), folder, chosen, model, records=records)
 
     def path(self, part: str, plan: QuantPlan) -> Path:
         """Return the path of an ONNX file, whose folder is made.
@@ -195,3 +125,21 @@ class FolderWriter:
         sections = sections_of(card.read_text(encoding="utf-8", errors="replace"))
         names = {Path(name).name for name in self.records.keys() - self.files.keys()}
         return {name: text for name, text in sections.items() if name in names}
+
+
+def folder_writer(
+    source: str | Path, folder: Path, layout: str, parts: Mapping[str, Any]
+) -> FolderWriter:
+    """Return a writer for the files of a loaded model.
+
+    Raises:
+        OptionError: the library of the layout does not load such a model.
+    """
+    chosen, model = LAYOUTS[layout], next(iter(parts.values()))
+    if len(chosen.consumers) == 1 and (reason := refusal(layout, model)) is not None:
+        raise OptionError(
+            f"{layout} does not load this model: {reason}",
+            Argument("--layout", text="choose another {}"),
+        )
+    records = read_records(folder) if JS in chosen.consumers else {}
+    return FolderWriter(Path(source), folder, chosen, model, records=records)

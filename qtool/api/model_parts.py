@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from qtool.api.conversion import quantize
-from qtool.api.file_target import FileTarget
-from qtool.api.model_folder import FolderWriter, write_next_to
+from qtool.api.file_target import FileTarget, write_next_to
 from qtool.api.quantized_file import EvaluationData, QuantizedFile, try_accuracy, write_file
 from qtool.api.stored_model import StoredModel, convert_stored
 from qtool.core import plugins
@@ -21,8 +20,10 @@ from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.remedies import Argument, OtherFile
-from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
+from qtool.frontends.own_models import TWO_PARTS, TaskModel
+
+if TYPE_CHECKING:
+    from qtool.api.model_folder import FolderWriter
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,17 @@ def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, A
     Raises:
         OptionError: there are two, and one file is asked for; or the format holds no KV cache.
     """
-    if isinstance(model, DecoderWithCache) and FORMATS.get(target.format) != MODEL_SUFFIXES:
+    parts = model.parts if isinstance(model, TaskModel) else {}
+    has_cache = isinstance(model, TaskModel) and model.has_cache
+    if has_cache and FORMATS.get(target.format) != MODEL_SUFFIXES:
         raise OptionError(
             "a language model with a KV cache becomes an .onnx file",
             Argument("-o", target.path.with_suffix(".onnx")),
         )
-    if not isinstance(model, EncoderDecoder):
+    if not parts:
         return {"": model}
     if target.layout is not None:
-        return model.parts
+        return parts
     if target.source is None:
         raise OptionError(TWO_PARTS)
     raise OptionError(

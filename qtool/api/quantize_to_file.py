@@ -27,15 +27,17 @@ from qtool.core.hub_cache import local_model
 from qtool.core.log import log_warning
 from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source
+from qtool.core.on_use import OnUse
 from qtool.core.option_records import arguments_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Argument, CallEdit, Remedy
 from qtool.distributed import current
 from qtool.frontends.captured_model import Captured, Model
-from qtool.frontends.huggingface.meta_init import load_without_weights
-from qtool.frontends.huggingface.model_folder import BOTH_PARTS
 from qtool.frontends.load_model import load_model
+from qtool.frontends.own_models import BOTH_PARTS
 from qtool.planning.recipe import Recipe
+
+_load_without_weights = OnUse("qtool.frontends.huggingface.meta_init:load_without_weights")
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def quantize_to_files(
 
     def load_empty() -> Any:
         place = Path(str(source))
-        return None if place.suffix == ".onnx" else load_without_weights(place, task)
+        return None if place.suffix == ".onnx" else _load_without_weights(place, task)
 
     def inputs_of(module: Any) -> PartInputs:
         batches: Any = data

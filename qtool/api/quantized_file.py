@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from qtool.api.captured_source import measure_accuracy
-from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import format_of, open_file
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
-from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import plugins
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
@@ -37,7 +34,6 @@ from qtool.core.summary import Summarized, Summary
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.latency.interleaved_timing import FLOAT
-from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.metrics.output_errors import finite_or_inf
@@ -45,6 +41,14 @@ from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
 
+if TYPE_CHECKING:
+    from qtool.blockwise.checkpoint import BlockRecord
+    from qtool.evaluation.measure.accuracy import Accuracy
+
+# a file is not always measured, nor made of blocks
+_check_evaluation_data = OnUse("qtool.api.evaluation_check:check_evaluation_data")
+_evaluation_in_errors = OnUse("qtool.api.evaluation_check:evaluation_in_errors")
+_measure_accuracy = OnUse("qtool.api.captured_source:measure_accuracy")
 _blocks_table = OnUse("qtool.blockwise.converted_blocks:blocks_table")
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
 
@@ -80,7 +84,7 @@ class EvaluationData:
             DataError, CaptureError: they do not.
         """
         other = None if self.kind == "calibration" else data
-        check_evaluation_data(model, other, self.batches, self.labels)
+        _check_evaluation_data(model, other, self.batches, self.labels)
 
 
 @dataclass(frozen=True)
@@ -298,8 +302,8 @@ def with_accuracy(
 ) -> tuple[QuantizedFile, QtoolError | None]:
     """Do what `try_accuracy` does. reference, alone: see `measure_accuracy`."""
     try:
-        with evaluation_in_errors(evaluation.kind != "calibration"):
-            accuracy = measure_accuracy(
+        with _evaluation_in_errors(evaluation.kind != "calibration"):
+            accuracy = _measure_accuracy(
                 reference,
                 file.target,
                 file.path,

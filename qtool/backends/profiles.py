@@ -18,20 +18,16 @@ from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.kernels.products import layer, product
 from qtool.backends.onnxruntime.kernels import avx2 as ort_avx2
-from qtool.backends.onnxruntime.kernels import dynamic as ort_dynamic
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
 from qtool.backends.onnxruntime.kernels import generic as ort_generic
-from qtool.backends.onnxruntime.kernels import lookup_tables as ort_table
-from qtool.backends.onnxruntime.kernels import nbits as ort_nbits
 from qtool.backends.onnxruntime.kernels import neon as ort_neon
 from qtool.backends.onnxruntime.kernels import pool as ort_pool
 from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
-from qtool.backends.onnxruntime.kernels import recurrent as ort_recurrent
-from qtool.backends.onnxruntime.kernels import softmax as ort_softmax
 from qtool.backends.onnxruntime.kernels import sse as ort_sse
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.backends.onnxruntime.kernels.scaling import scale_sums
 from qtool.core.errors import KernelError
+from qtool.core.on_use import OnUse
 from qtool.core.plugins import part, parts
 from qtool.core.profile_titles import PROFILE_TITLES, describe_profile
 from qtool.core.remedies import CallEdit
@@ -95,33 +91,38 @@ class Profile:
         return binder(*args, **kwargs)
 
 
+def _on_use(where: str) -> OnUse:
+    """Return a binder of a kernel that few networks have."""
+    return OnUse(f"qtool.backends.onnxruntime.kernels.{where}")
+
+
 _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
     "average_pool": ort_pool.average_pool,
     "concat": ort_elementwise.concat,
     "conv": layer(conv_accumulator, scale_sums),
     "dequantize": ort_quantize.dequantize,
-    "dynamic_lstm": ort_recurrent.dynamic_lstm,
-    "dynamic_matmul": ort_dynamic.dynamic_matmul,
-    "dynamic_quantize": ort_dynamic.dynamic_quantize,
-    "gather_nbits": ort_nbits.gather_nbits,
-    "gelu": ort_table.gelu,
+    "dynamic_lstm": _on_use("recurrent:dynamic_lstm"),
+    "dynamic_matmul": _on_use("dynamic:dynamic_matmul"),
+    "dynamic_quantize": _on_use("dynamic:dynamic_quantize"),
+    "gather_nbits": _on_use("nbits:gather_nbits"),
+    "gelu": _on_use("lookup_tables:gelu"),
     "global_average_pool": ort_pool.global_average_pool,
-    "hard_swish": ort_table.hard_swish,
-    "leaky_relu": ort_table.leaky_relu,
+    "hard_swish": _on_use("lookup_tables:hard_swish"),
+    "leaky_relu": _on_use("lookup_tables:leaky_relu"),
     "linear": layer(linear_accumulator, scale_sums),
     "matmul": product(matmul_accumulator, scale_sums),
-    "matmul_integer": ort_dynamic.matmul_integer,
-    "matmul_nbits": ort_nbits.matmul_nbits,
+    "matmul_integer": _on_use("dynamic:matmul_integer"),
+    "matmul_nbits": _on_use("nbits:matmul_nbits"),
     "max_pool": ort_pool.max_pool,
     "mul": ort_elementwise.mul,
     "pad": passthrough.pad,
     "passthrough": passthrough.passthrough,
     "quantize": ort_quantize.quantize,
-    "sigmoid": ort_table.sigmoid,
-    "silu": ort_table.silu,
-    "softmax": ort_softmax.softmax,
-    "tanh": ort_table.tanh,
+    "sigmoid": _on_use("lookup_tables:sigmoid"),
+    "silu": _on_use("lookup_tables:silu"),
+    "softmax": _on_use("softmax:softmax"),
+    "tanh": _on_use("lookup_tables:tanh"),
 }
 
 _OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of VNNI kernels
@@ -132,10 +133,10 @@ _OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of
 _AVX2: dict[str, Binder] = {
     **_OTHERS,
     "conv": layer(ort_avx2.conv_sums, scale_sums),
-    "dynamic_matmul": partial(ort_dynamic.dynamic_matmul, sums_of=ort_avx2.product_sums),
+    "dynamic_matmul": partial(_on_use("dynamic:dynamic_matmul"), sums_of=ort_avx2.product_sums),
     "linear": layer(ort_avx2.product_sums, scale_sums),
     "matmul": product(ort_avx2.matmul_sums, scale_sums),
-    "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
+    "matmul_integer": partial(_on_use("dynamic:matmul_integer"), sums_of=ort_avx2.product_sums),
 }
 _UNFUSED: dict[str, Binder] = {
     key: partial(_OTHERS[key], madd=multiply_then_add)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.machines import runs_here
-from qtool.backends.onnxruntime.session import ONNXRUNTIME
-from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
 from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
+from qtool.core.on_use import Table
 from qtool.core.remedies import CallEdit
 from qtool.planning.targets import Target
 
-RUNTIMES: dict[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+RUNTIMES = Table[Runtime](
+    {
+        "onnxruntime": "qtool.backends.onnxruntime.session:ONNXRUNTIME",
+        "openvino": "qtool.backends.openvino.runtime:OPENVINO",
+    }
+)
 
 
 def register(new: Runtime) -> None:

@@ -15,8 +15,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import input_rows, output_rows
-from qtool.algorithms.weight_rounding.experts import MIN_TOKENS
+from qtool.algorithms.layer_rows import MIN_TOKENS, input_rows, output_rows
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.core.graph import torch_ops

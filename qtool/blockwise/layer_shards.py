@@ -18,9 +18,9 @@ from qtool.algorithms.layer_rows import (
     input_mean,
     input_sums,
     reads_features,
+    residual_target,
     row_layout,
 )
-from qtool.algorithms.residual_input import residual_target
 from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     LayerSolver,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_steps
-from qtool.backends.onnx.block_files import float_bytes
-from qtool.blockwise.checkpoint import stored_identity
+from qtool.backends.onnx.initializers import float_bytes
+from qtool.core.on_use import OnUse
 from qtool.frontends.huggingface.foreign_weights import coded
-from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.planning.recipe import Recipe
+
+if TYPE_CHECKING:
+    from qtool.frontends.huggingface.safetensors_files import WeightFiles
+
+_stored_identity = OnUse("qtool.blockwise.checkpoint:stored_identity")
+_weight_files: Callable[[Path], WeightFiles] = OnUse(
+    "qtool.frontends.huggingface.safetensors_files:WeightFiles"
+)
 
 WHOLE = 6
 """Memory of a conversion of a whole model, in multiples of its float32 weights."""
@@ -50,7 +59,7 @@ def whole_memory(path: Path) -> int:
         and (path / "config.json").is_file()
         and list(path.glob("*.safetensors"))
     ):
-        return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
+        return WHOLE * sum(4 * prod(t.shape) for t in _weight_files(path).tensors.values())
     return 0
 
 
@@ -64,14 +73,14 @@ def memory_beyond(path: Path, output: Path, limit: int) -> int | None:
         limit: bytes to use.
     """
     needed = whole_memory(path)
-    begun = needed and stored_identity(output) is not None
+    begun = needed and _stored_identity(output) is not None
     return needed if begun or needed > limit else None
 
 
 def self_test_memory(output: Path, limit: int) -> int:
     """Return the memory in bytes for what runs the whole file: the limit, or that of an interrupted
     conversion to the same output, so that its bytes do not depend on the interruption."""
-    begun = stored_identity(output) or {}
+    begun = _stored_identity(output) or {}
     stored = begun.get("memory", "")
     return int(stored) if stored.isdecimal() else max(limit, LEAST)
 
@@ -86,7 +95,7 @@ def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:
         memory: bytes that the conversion may take; None: unknown.
         recipe: recipe of the conversion; its steps may train.
     """
-    begun = stored_identity(output)
+    begun = _stored_identity(output)
     if begun is not None and begun.get("block", "").isdecimal():
         return int(begun["block"])
     trains = any(step.scope is Scope.PART for step in select_steps(recipe))

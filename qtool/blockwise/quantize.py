@@ -10,46 +10,58 @@ from __future__ import annotations
 import gc
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qtool import observers
+from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_block_steps
-from qtool.backends.onnx.storage import move_into_place
+from qtool.backends.onnx.storage import model_files, move_into_place
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.block_plan import plan_of_block
 from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
-from qtool.blockwise.checkpoint import open_checkpoint, stored_identity
+from qtool.blockwise.checkpoint import file_digest, open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
-from qtool.blockwise.model_source import ModelSource, open_source
-from qtool.blockwise.parts import cut_into_parts
 from qtool.blockwise.stored_data import StoredBatch, store_data
 from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
+from qtool.core import formats
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.conversion_options import DynamicSizes, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import Batch, batches
+from qtool.core.errors import CaptureError, PlanError
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.cut import Block, cut, cut_at, weight_bytes
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.split_layers import split
 from qtool.core.memory import trim_memory
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.progress import track
+from qtool.core.remedies import CallEdit
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import check_rewritten, example_outputs
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
-from qtool.frontends.onnx.onnx_file import capture_onnx
+from qtool.frontends.huggingface.meta_init import (
+    expand_meta_parameters,
+    load_without_weights,
+    stored_names,
+)
+from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.frontends.onnx.onnx_file import capture_onnx, map_onnx
 from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
@@ -243,3 +255,129 @@ def _unused_rules(run: BlockwiseRun, layers: Mapping[str, str]) -> tuple[str, ..
     """Return notes on rules that match a name but selected no node. layers: see `split`."""
     nodes = {(layers.get(d.node, d.node), d.op) for d in run.plan.nodes}
     return run.plan.recipe.unused(nodes | {(i.name, INPUT) for i in run.whole.inputs})
+
+
+# The parts of a network that steps train one by one: those of the recipe, or the blocks.
+#
+# Where a block ends is a matter of memory; in which part a layer is trained decides what its
+# weights become. So the parts are recorded in the recipe of the file, and a conversion with that
+# recipe has them whatever its memory is. A part is converted as one block.
+
+
+def trains(recipe: Recipe) -> bool:
+    """Return whether a step of a recipe trains parts of the network."""
+    return any(step.scope is Scope.PART for step in select_block_steps(recipe)[0])
+
+
+def cut_into_parts(
+    whole: FloatGraph, recipe: Recipe, block: int, alone: Collection[fx.Node]
+) -> tuple[list[Block], Recipe]:
+    """Cut a graph into blocks; return them, and the recipe with the parts that are trained.
+
+    Args:
+        whole: the graph.
+        recipe: recipe of the conversion.
+        block: bytes of float32 weights of a block.
+        alone: calls that are a block each, unless the recipe has parts.
+
+    Raises:
+        CaptureError: a size depends on values.
+        PlanError: the parts of the recipe are not those of the model, or larger than a block.
+    """
+    if not trains(recipe):
+        return cut(whole, block, alone), recipe
+    if not recipe.parts:
+        blocks = cut(whole, block, alone)
+        return blocks, replace(recipe, parts=tuple(G.name_of(b.calls[0]) for b in blocks))
+    try:
+        blocks = cut_at(whole, recipe.parts)
+    except LookupError as error:
+        raise PlanError(
+            f"the parts of the recipe begin with '{error.args[0]}', which is not where a part of "
+            "this model can begin: the first one begins with its first node, the others follow in "
+            "order",
+            CallEdit("leave out parts"),
+        ) from error
+    for part in blocks:
+        size = sum(map(weight_bytes, part.calls))
+        if size > block and len(part.calls) > 1:
+            raise PlanError(
+                f"the part {part.name} of the recipe has {formats.size(size)} of float32 weights, "
+                f"more than a block of {formats.size(block)}",
+                CallEdit("give more memory"),
+                CallEdit("leave out parts"),
+            )
+    return blocks, recipe
+
+
+# Sources of models larger than memory: a folder with safetensors, or an ONNX file with external
+# data. The graph is built without weights; each weight is read on demand.
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model whose weights are not loaded.
+
+    Attributes:
+        fingerprint: hash of all bytes of its files.
+        float_bytes: size of its weights; of an ONNX file, of the file with them.
+        shards: its weight files; None where the weights are mapped in the model.
+        names: attribute of the model -> tensor in the shards.
+    """
+
+    model: nn.Module
+    fingerprint: str
+    float_bytes: int
+    shards: WeightFiles | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def read(
+        self, attribute: str, value: torch.Tensor, slices: tuple[slice, ...] | None
+    ) -> torch.Tensor:
+        """Read a stored tensor, or a part of it.
+
+        Args:
+            attribute: name of a parameter or buffer of the model.
+            value: the tensor of that name in the graph.
+            slices: the part to read; None: all.
+
+        Raises:
+            CaptureError: no file holds its values.
+        """
+        part = value if slices is None else value[slices]
+        if self.shards is None:
+            return part.contiguous()
+        if attribute in self.names:
+            return self.shards.read(self.names[attribute], slices)
+        if value.numel() > 1 and not any(value.stride()):
+            raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
+        return part  # computed by the model
+
+    def release_memory(self) -> None:
+        """Release the memory of tensors that were read."""
+        if isinstance(self.model, FileNetwork):
+            self.model.external.release()
+
+
+def open_source(
+    path: Path, model: nn.Module | None, task: str | None, attention: str, cache: str
+) -> ModelSource:
+    """Open a model folder or an ONNX file. task, attention, cache: of `load_without_weights`.
+
+    Raises:
+        CaptureError: no such model, or weights are missing.
+    """
+    if path.suffix == ".onnx":
+        if model is not None or task is not None:
+            raise CaptureError(f"{path} is a whole model; omit model and task")
+        mapped = map_onnx(path)
+        size = sum(file.stat().st_size for file in model_files(path))
+        return ModelSource(mapped, file_digest(*model_files(path))[:32], size)
+    shards = WeightFiles(path)
+    if model is None:
+        empty = load_without_weights(path, task, attention, cache)
+    else:
+        empty = expand_meta_parameters(model)
+    names = stored_names(empty, shards, every=model is None)
+    size = sum(4 * prod(shards.shape(name)) for name in set(names.values()))
+    return ModelSource(empty, file_digest(*shards.files)[:32], size, shards, names)

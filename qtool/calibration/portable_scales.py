@@ -10,18 +10,17 @@ boundaries. Nothing is estimated: every profile computes all combinations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
 from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table, distinct
 from qtool.backends.profiles import Profile, profile
-from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.calibration.scale_alignment import output_point
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams
-from qtool.core.types import Observed
+from qtool.core.types import Derived, Observed
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 
@@ -132,3 +131,27 @@ def _adjust_scale(
 
 def _reads(operator: _Operator, plan: QuantPlan, root: str) -> bool:
     return any(plan.root(name) == root for name in (*operator.inputs, operator.output))
+
+
+def rescale_activations(
+    plan: QuantPlan, params: Mapping[str, QuantParams], factors: Mapping[str, float]
+) -> dict[str, QuantParams]:
+    """Return the parameters of all points after some scales are multiplied.
+
+    Args:
+        plan: the points.
+        params: point -> parameters.
+        factors: root point (`QuantPlan.root`) -> factor. Points that share its parameters get the
+            same factor; a bias gets the product of its input's and weight's scales.
+    """
+    result = dict(params)
+    for point in plan:
+        factor = factors.get(plan.root(point.name))
+        if factor is not None:
+            old = params[point.name]
+            result[point.name] = replace(old, scale=old.scale * factor)
+    for point in plan:
+        if isinstance(point.spec, Derived):
+            scale = result[point.spec.input].scale * result[point.spec.weight].scale
+            result[point.name] = replace(result[point.name], scale=scale)
+    return result

@@ -11,8 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qtool.core.archive_limits import archive_expansion_error
-from qtool.core.downloads import DOWNLOAD, check_download, is_cut_off, unreadable
+from qtool.core.downloads import (
+    DOWNLOAD,
+    archive_expansion_error,
+    check_download,
+    is_cut_off,
+    unreadable,
+)
 from qtool.core.errors import DataError, describe
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file

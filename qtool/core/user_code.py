@@ -1,4 +1,4 @@
-"""The user's own code: where an error in it comes from, and what torch.compile wraps."""
+"""The user's own code: attributes of objects, where an error is, and what torch.compile wraps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
-
-from qtool.core.attributes import attribute
 
 _STANDARD_LIBRARY = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
@@ -43,3 +41,17 @@ def _is_library(file: Path) -> bool:
     """Return whether a file of code belongs to Python or to an installed package."""
     installed = "site-packages" in file.parts or str(file).startswith("<")
     return installed or any(file.is_relative_to(folder) for folder in _STANDARD_LIBRARY)
+
+
+def attribute(owner: Any, *names: str, default: Any = None) -> Any:
+    """Return an attribute of an object, or of its attribute (`model`, "config", "vocab_size").
+
+    Returns:
+        The default where there is none, or where reading it raises any error.
+    """
+    try:
+        for name in names:
+            owner = getattr(owner, name)
+    except Exception:  # noqa: BLE001  # a property or __getattr__ of the user's
+        return default
+    return owner

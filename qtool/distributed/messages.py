@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
+from qtool.core.atomic import is_abandoned
 from qtool.core.errors import RanksError, describe
-from qtool.distributed.heartbeat import Failure, Heartbeat
 from qtool.distributed.process_group import Group
 
 
@@ -102,3 +107,173 @@ class Channel:
     def _transfer_key(self, source: int, to: int) -> str:
         self._transfers[source, to] += 1
         return f"sends/{source}/{to}/{self._transfers[source, to]}"
+
+
+# A thread on every rank that sends heartbeats and notices ranks that failed or died.
+#
+# Heartbeats go through the group's store, whatever the main thread does. On the same machine a dead
+# process is noticed at once: a lock on its scratch folder is released with it.
+
+
+PERIOD = 0.5  # seconds between heartbeats
+REMOVED_TIMEOUT = 5.0  # seconds without a heartbeat if the rank's scratch folder is gone, too
+NOTICE_TIMEOUT = 4.0  # seconds that a failed rank waits for the others to notice
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a session ended.
+
+    Attributes:
+        text: the reason, one sentence.
+        code: exit code of a command.
+        own: this rank failed.
+    """
+
+    text: str
+    code: int = 2
+    own: bool = False
+
+
+class Heartbeat:
+    """Watches the ranks of one session: rank 0 all others, the others rank 0.
+
+    Attributes:
+        failure: the first failure of any rank; None while all are well.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, patience: float) -> None:
+        """
+        Args:
+            store: a connection that nothing else uses.
+            rank: this rank.
+            size: number of ranks.
+            patience: seconds without a heartbeat after which a rank is dead.
+        """
+        self.failure: Failure | None = None
+        self._store = store
+        self._rank, self._size, self._patience = rank, size, patience
+        self._folders: dict[int, Path] = {}
+        self._last_beats: dict[int, tuple[bytes, float]] = {}
+        self._beats = 0
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="qtool-ranks", daemon=True)
+
+    def start(self) -> None:
+        self._store.set(f"beat/{self._rank}", "0")
+        self._thread.start()
+
+    def watch(self, folders: dict[int, Path]) -> None:
+        """Begin to watch, once all ranks are there.
+
+        Args:
+            folders: rank -> folder on this machine that is locked while the rank lives.
+        """
+        others = range(1, self._size) if self._rank == 0 else (0,)
+        now = time.monotonic()
+        # a folder of another container is not visible here
+        self._folders = {r: folder for r, folder in folders.items() if folder.exists()}
+        self._last_beats = dict.fromkeys(others, (b"", now))
+
+    def wait_for_reason(self) -> None:
+        """Wait up to NOTICE_TIMEOUT for the reason of a failure."""
+        self._wait_until(lambda: self.failure, NOTICE_TIMEOUT)
+
+    def fail(self, failure: Failure) -> Failure:
+        """Report a failure of this rank to all.
+
+        Returns:
+            The first failure of any rank, once the others noticed or NOTICE_TIMEOUT is over.
+        """
+        try:
+            if self._store.add("failures", 1) > 1:
+                self._wait_until(self._has_failed, NOTICE_TIMEOUT)
+            else:
+                self.failure = failure
+                self._store.set("failure", json.dumps([failure.text, failure.code, self._rank]))
+                self._wait_until(lambda: self._all_others("noticed"), NOTICE_TIMEOUT)
+        except RuntimeError:  # the store is gone, too
+            pass
+        return self.failure or failure
+
+    def leave(self) -> None:
+        """Report that this rank is done. Rank 0 waits for all: its process may hold the store."""
+        try:
+            self._store.set(f"left/{self._rank}", "")
+            if self._rank == 0:
+                self._wait_until(lambda: self.failure or self._all_others("left"), self._patience)
+        except RuntimeError:
+            pass  # the store is no longer needed
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @staticmethod
+    def _wait_until(done: Callable[[], Any], limit: float) -> None:
+        end = time.monotonic() + limit
+        while not done() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def _all_others(self, state: str) -> bool:
+        """True if all other ranks set this state."""
+        keys = [f"{state}/{r}" for r in range(self._size) if r != self._rank]
+        return bool(self._store.check(keys))
+
+    def _has_failed(self) -> bool:
+        """True if a rank failed; `failure` then has the reason."""
+        if self.failure is None and self._store.check(["failure"]):
+            text, code, rank = json.loads(self._store.get("failure"))
+            self.failure = Failure(text, code, rank == self._rank)
+        return self.failure is not None
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(PERIOD):
+                self._beat()
+        except RuntimeError:  # of torch's store; its text is a C++ stack
+            if not self._stopped.is_set():
+                text = "the process that holds the group's store is gone"
+                self.failure = self.failure or Failure(text, own=True)
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._store.set(f"beat/{self._rank}", str(self._beats))
+        if self._has_failed():
+            self._store.set(f"noticed/{self._rank}", "")
+            return
+        for rank in self._dead_ranks(list(self._last_beats)):
+            if self._store.add("failures", 1) == 1:
+                text = f"rank {rank} of {self._size} is gone: {self._reason(rank)}"
+                self._store.set("failure", json.dumps([text, 2, self._rank]))
+
+    def _dead_ranks(self, others: Collection[int]) -> list[int]:
+        return [r for r in others if not self._is_alive(r)]
+
+    def _is_alive(self, rank: int) -> bool:
+        if self._store.check([f"left/{rank}"]):
+            return True
+        if self._has_exited(rank):
+            return bool(self._store.check([f"left/{rank}"]))  # it may have left meanwhile
+        beat, now = self._store.get(f"beat/{rank}"), time.monotonic()
+        last_beat, since = self._last_beats[rank]
+        if beat != last_beat:
+            self._last_beats[rank] = (beat, now)
+            return True
+        limit = self._patience
+        if self._folder_is_removed(rank):
+            limit = min(REMOVED_TIMEOUT, limit)
+        return now - since < limit
+
+    def _has_exited(self, rank: int) -> bool:
+        return rank in self._folders and is_abandoned(self._folders[rank])
+
+    def _folder_is_removed(self, rank: int) -> bool:
+        """True if the rank's folder was removed: usually because its process had ended."""
+        return rank in self._folders and not self._folders[rank].exists()
+
+    def _reason(self, rank: int) -> str:
+        if self._has_exited(rank) or self._folder_is_removed(rank):
+            return "its process ended"
+        return f"no sign of life for {self._patience:g} s"

@@ -19,8 +19,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError, RanksError, describe
 from qtool.core.remedies import Setup
 from qtool.core.versions import version_of
-from qtool.distributed.heartbeat import Failure
-from qtool.distributed.messages import Channel, OtherRankError
+from qtool.distributed.messages import Channel, Failure, OtherRankError
 from qtool.distributed.process_group import find_group
 from qtool.distributed.ranks import Ranks
 

@@ -13,7 +13,7 @@ from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.remedies import Argument
 from qtool.frontends.captured_model import Captured
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.own_models import FileNetwork
 
 
 def fixed_inputs_of(file: str | Path, source: str | Path) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def check_fixed_inputs(file: str | Path, model: object) -> None:
     fixed = FixedInputs.of(model) if isinstance(model, torch.nn.Module) else FixedInputs()
     for name, value in _recorded(file).items():
         own = fixed.values.get(name)
-        is_open = isinstance(model, OnnxModule) and name in model.inputs
+        is_open = isinstance(model, FileNetwork) and name in model.inputs
         if is_open or (own is not None and own.tolist() != value):
             there = "open" if own is None else f"fixed to {own.tolist()}"
             raise VerificationError(

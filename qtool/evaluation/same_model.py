@@ -12,7 +12,7 @@ from qtool.core.graph.fingerprint import weights_digest
 from qtool.core.log import log_warning
 from qtool.evaluation.same_weights import OTHER_WEIGHTS, check_same_weights
 from qtool.frontends.captured_model import Captured
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.own_models import FileNetwork
 
 
 def check_same_model(file: str | Path, captured: Captured, model: object) -> None:
@@ -45,7 +45,7 @@ def check_same_model(file: str | Path, captured: Captured, model: object) -> Non
         f"this model's is {own})"
     )
     same_torch = origin.versions.get("torch") == present_versions()["torch"]
-    if same_torch and not isinstance(model, OnnxModule):
+    if same_torch and not isinstance(model, FileNetwork):
         raise VerificationError(text, *OTHER_WEIGHTS)
     if not compared.layers:
         log_warning(text)

@@ -24,7 +24,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from qtool.conversion.quantized import Quantized
-from qtool.conversion.unrounded_weights import unrounded_executor
+from qtool.conversion.trained_weights import unrounded_executor
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.data import Batch

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
-from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.metrics.output_agreement import agreements_text
 from qtool.verification.coverage import unknown_work
 from qtool.verification.fidelity import OutputSqnr, outputs_text
+
+if TYPE_CHECKING:
+    from qtool.evaluation.measure.accuracy import Accuracy
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:

@@ -42,10 +42,9 @@ from qtool.frontends import coded_linear
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.to_float32 import note_on_data, to_float32
-from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
-from qtool.frontends.torch.export_errors import FixedSizeError
+from qtool.frontends.torch.example_inputs import FixedSizeError, SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.input_remedies import check_samples
@@ -246,7 +245,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         raise DataError(
             "there is no batch to capture the model with", DataEdit("give at least one")
         )
-    elif isinstance(model, OnnxModule):
+    elif isinstance(model, FileNetwork):
         batch = next(batches([example], model))
         graph = _capture_onnx(model, batch, dynamic)
         data_notes = note_on_data(batch, model.in_float32(batch))
@@ -276,7 +275,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     if not any(output.dim() for output in outputs):
         notes += (_LOSS,)
     notes += coded_linear.notes_on_codes(codes)
-    source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
+    source = (model.path, model.file_bytes) if isinstance(model, FileNetwork) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source, codes)
 

@@ -20,7 +20,6 @@ from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
-from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.not_a_model import no_module
 from qtool.frontends.state_dicts import load_weights
@@ -28,6 +27,7 @@ from qtool.frontends.torch.exported_program import load_program
 
 ONNX = ".onnx"
 _load_onnx = OnUse("qtool.frontends.onnx.onnx_file:load_onnx")
+_load_folder = OnUse("qtool.frontends.huggingface.model_folder:load_folder")
 _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
     ONNX: _load_onnx,
     ".pt2": load_program,
@@ -82,7 +82,10 @@ def load_model(
         if fixed:
             fixed_model: nn.Module = _load_onnx(source, fixed)
             return fixed_model
-        return reader(source) if reader is not None else load_folder(path, task, attention)
+        if reader is not None:
+            return reader(source)
+        folder_model: nn.Module = _load_folder(path, task, attention)
+        return folder_model
     if ":" not in source:
         raise _no_model(source)
     model = _from_code(source)

@@ -23,6 +23,12 @@ VALUES = 256
 """Most numbers of the first output of a sample that are kept, for metrics of regressions."""
 
 CLASSES, TOKENS, NEXT_TOKENS = "classes", "tokens", "next tokens"
+AGREEMENTS = {
+    CLASSES: "top-1 agreement",
+    TOKENS: "token agreement",
+    NEXT_TOKENS: "next-token agreement",
+}
+"""What the outputs score -> the name of the agreement on it."""
 """What the first output scores: classes of samples, classes of tokens, the next token."""
 
 

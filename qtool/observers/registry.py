@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
 from qtool.core.observer_options import OPTIONS, Option, options_of
+from qtool.core.on_use import OnUse
 from qtool.core.option_names import unknown_name
 from qtool.core.remedies import CallEdit
 from qtool.core.types import ObserverSpec, QType
 from qtool.observers import ranges
-from qtool.observers.entropy import entropy
-from qtool.observers.gaussian_laplace import gaussian, laplace
 from qtool.observers.histogram import Histogram
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
-from qtool.observers.mse import least_error
 from qtool.observers.ranges import Range
 from qtool.observers.statistic import RangeStatistic, Statistic
 
@@ -76,6 +74,10 @@ def register(observer: Observer) -> None:
     OPTIONS[observer.name] = observer.options
 
 
+def _on_use(where: str) -> Callable[..., Range]:
+    return OnUse(f"qtool.observers.{where}")
+
+
 def _without_options(estimate: Callable[[Any, QType, bool], Range]) -> Estimate:
     """Return a range estimate that no option changes."""
     return lambda statistic, _, qtype, symmetric: estimate(statistic, qtype, symmetric)
@@ -94,10 +96,31 @@ for _row in (
     Observer("minmax", MinMax, _min_max),
     Observer("moving_average", MovingAverage, _min_max, OPTIONS["moving_average"]),
     Observer("percentile", Histogram, _percentile, OPTIONS["percentile"]),
-    Observer("mse", Histogram, _without_options(ranges.mse), OPTIONS["mse"], least_error),
-    Observer("entropy", Histogram, _without_options(entropy), OPTIONS["entropy"]),
-    Observer("gaussian", Histogram, _without_options(gaussian), OPTIONS["gaussian"]),
-    Observer("laplace", Histogram, _without_options(laplace), OPTIONS["laplace"]),
+    Observer(
+        "mse",
+        Histogram,
+        _without_options(ranges.mse),
+        OPTIONS["mse"],
+        _on_use("mse:least_error"),
+    ),
+    Observer(
+        "entropy",
+        Histogram,
+        _without_options(_on_use("entropy:entropy")),
+        OPTIONS["entropy"],
+    ),
+    Observer(
+        "gaussian",
+        Histogram,
+        _without_options(_on_use("gaussian_laplace:gaussian")),
+        OPTIONS["gaussian"],
+    ),
+    Observer(
+        "laplace",
+        Histogram,
+        _without_options(_on_use("gaussian_laplace:laplace")),
+        OPTIONS["laplace"],
+    ),
 ):
     register(_row)
 

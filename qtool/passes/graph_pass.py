@@ -13,7 +13,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.errors import PassError
 from qtool.core.graph.float_tolerance import TOLERANCE, largest_distance
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 
 Match = TypeVar("Match")
 

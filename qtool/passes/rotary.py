@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.ops.rotary import rotary_embedding
+from qtool.core.ops.attention import rotary_embedding
 from qtool.passes.graph_pass import GraphPass, first_match
 from qtool.passes.rewrite_rules import clone_as, commuted, is_call
 

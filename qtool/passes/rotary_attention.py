@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.ops.attention import grouped_attention, token_positions
-from qtool.core.ops.rotary import rotary_embedding
+from qtool.core.ops.attention import grouped_attention, rotary_embedding, token_positions
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.rewrite_rules import insert_before, is_call
 

@@ -21,6 +21,7 @@ from qtool.core.output_evidence import (
     reads_images,
     row_selections,
 )
+from qtool.verification.strip_padding import Padding
 
 
 def evidence_of_graph(graph: FloatGraph, kinds: Mapping[str, str]) -> dict[str, Evidence]:
@@ -96,3 +97,11 @@ def _count(node: fx.Node, kind: str) -> int:
     sizes = zip(before, after, strict=False)
     known = ((b if isinstance(b, int) else -1, a) for b, a in sizes if isinstance(a, int))
     return next((a for b, a in known if a != b), 0)
+
+
+def padding_of(graph: FloatGraph) -> Padding:
+    """Return the token axes of a graph."""
+    nodes = G.output_nodes(graph.graph)
+    sizes = [[s if isinstance(s, int) else str(s) for s in G.shape(n)] for n in nodes]
+    shapes = [[graph.dims.get(str(s), s) for s in each] for each in sizes]
+    return Padding.of({i.name: i.shape for i in graph.inputs}, shapes)

@@ -18,10 +18,10 @@ from qtool.algorithms.layer_rows import (
     input_sums,
     is_product,
     output_rows,
+    residual_input,
     row_weights,
 )
 from qtool.algorithms.part_samples import PartBatch, choose_samples, float_side, join_batches
-from qtool.algorithms.residual_input import residual_input
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor

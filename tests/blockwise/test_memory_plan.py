@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 import torch
-from qtool.cli.number_types import Bytes
+from qtool.cli.value_types import Bytes
 from safetensors.torch import save_file
 
 import qtool

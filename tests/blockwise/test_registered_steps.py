@@ -9,10 +9,9 @@ import torch
 
 import qtool
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Scope, Step
+from qtool.algorithms.pipeline import Scope, Step, layer_step
 from qtool.algorithms.registry import register_step
 from qtool.algorithms.weight_rounding.layer_solver import LayerProblem
-from qtool.algorithms.weight_rounding.layer_step import layer_step
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.types import Change
 from tests.blockwise.test_by_blocks import BLOCK, Residual, filled, outputs, samples

@@ -11,9 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 import qtool
 from qtool.api.conversion import calibrate
-from qtool.calibration.collect import prefetch
+from qtool.calibration.collect import prefetch, use_in_place_operators
 from qtool.calibration.data_warnings import DataWarnings
-from qtool.calibration.in_place_buffers import use_in_place_operators
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.random_inputs import Input

@@ -11,7 +11,7 @@ import qtool
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.profiles import PROFILES
-from qtool.calibration.activation_rescaling import rescale_activations
+from qtool.calibration.portable_scales import rescale_activations
 from qtool.core.types import Derived
 from qtool.planning.targets import TARGETS, target
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from qtool.core import archive_limits
-from qtool.core.archive_limits import archive_damage, archive_expansion_error
+from qtool.core import downloads
+from qtool.core.downloads import archive_damage, archive_expansion_error
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.numpy_files import read_arrays
 from qtool.frontends.state_dicts import load_weights
@@ -18,7 +18,7 @@ from qtool.frontends.torch.exported_program import load_program
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_limits, "_ALWAYS_ALLOWED", 2**20)
+    monkeypatch.setattr(downloads, "_ALWAYS_ALLOWED", 2**20)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from qtool.backends.formats import FORMATS
 from qtool.core import option_names, value_names
 from qtool.core.observer_options import OPTIONS
 from qtool.core.operator_kinds import tensors_that_jump
-from qtool.core.unique_names import all_unique, unique
+from qtool.core.value_names import all_unique, unique
 from qtool.observers import OBSERVERS
 from qtool.planning import targets
 from qtool.planning.recipe import ACCURACIES, MODES

@@ -1,5 +1,6 @@
 """References: a module is imported at the first call, and what they name exists below them."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ import pytest
 import tomllib
 
 import qtool
-from qtool.core.on_use import OnUse, load
+from qtool.core.on_use import OnUse, Table, load
 
 CODE = """
 import sys
@@ -68,3 +69,13 @@ def test_what_is_named_is_there_and_not_above(module: str, where: str) -> None:
         for name in (module, where.partition(":")[0])
     )
     assert own <= other
+
+
+def test_a_table_imports_a_value_when_it_is_read() -> None:
+    table = Table[object]({"pi": "math:pi", "none": "no.such.module:name"})
+    assert (list(table), table["pi"], "none" in table) == (["pi", "none"], math.pi, True)
+    with pytest.raises(ModuleNotFoundError):
+        table["none"]
+    table["none"] = 1
+    del table["pi"]
+    assert dict(table) == {"none": 1}

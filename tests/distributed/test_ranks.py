@@ -14,7 +14,7 @@ from torch import distributed as dist
 from qtool.core.atomic import scratch_folder
 from qtool.core.data.array_files import ArrayFiles
 from qtool.distributed import DataShard, balance, current, data_name, interleave, session
-from qtool.distributed.heartbeat import Failure, Heartbeat
+from qtool.distributed.messages import Failure, Heartbeat
 from tests.distributed.processes import run, values
 
 
@@ -155,7 +155,7 @@ def test_a_released_lock_is_a_dead_process(tmp_path: Path) -> None:
 def test_a_removed_folder_shortens_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtool.distributed.heartbeat.REMOVED_TIMEOUT", 1)
+    monkeypatch.setattr("qtool.distributed.messages.REMOVED_TIMEOUT", 1)
     with watches(2) as (zero, one):
         with scratch_folder() as life:
             zero.watch({1: life})

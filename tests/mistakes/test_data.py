@@ -14,7 +14,7 @@ import qtool
 from qtool.evaluation.label_checks import check_labels_of
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.collators import ProcessorCollator
-from qtool.frontends.data.load_data import MANY_UNKNOWN, _warn_unknown
+from qtool.frontends.data.row_data import MANY_UNKNOWN, _warn_unknown
 from qtool.frontends.data.rows import Row
 from qtool.metrics.labels import check_labels
 from tests.backends.onnx.export.networks import network, samples

@@ -383,7 +383,7 @@ _OTHERS = (
     ),
     Mutant(
         "axis of weight scales is not checked",
-        "backends/onnxruntime/verification/qdq_structure.py",
+        "backends/onnxruntime/verification/planned_file.py",
         "scale.ndim and (along != axis or scale.shape[0] != codes.shape[axis])",
         "scale.ndim and scale.shape[0] != codes.shape[axis]",
         (

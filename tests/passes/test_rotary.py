@@ -14,7 +14,7 @@ import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.operators import writers
 from qtool.core import graph as G
-from qtool.core.ops.rotary import rotary_embedding
+from qtool.core.ops.attention import rotary_embedding
 from qtool.frontends.captured_model import capture_model
 from qtool.passes import FOR_TARGETS, run_passes
 

@@ -16,14 +16,13 @@ from functools import partial
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import factor_limits, solve_factors
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.algorithms.cross_layer_equalization.noise_model import noise_model, predict_noise
 from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.registry import CROSS_LAYER_EQUALIZATION
 from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -38,10 +37,8 @@ from qtool.planning.plan import Kind, Probe, QuantPlan
 Factors = Mapping[str, torch.Tensor]
 """Tensor name -> divisors of its channels, float32 [channels]."""
 
-NAME = "cross-layer-equalization"
 REASON = "channel ranges are equalized, with factors moved into the weights around them"
 
-SAMPLES = 128  # for the new ranges
 FEWEST = 32  # samples; with fewer the step is skipped
 BACKWARD_SAMPLES = 64
 BATCH = 16  # samples of the backward run at once
@@ -58,18 +55,18 @@ def _extremes_name(tensor: str) -> str:
     return f"{tensor}.extremes"
 
 
-def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
+def probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of tensors that can be scaled, from which ranges
     after scaling follow, and for those in front of clamps with an upper bound."""
     if not plan.observed():
         return ()
-    spec, probes = ObserverSpec("minmax"), {}
+    spec, probed = ObserverSpec("minmax"), {}
     if graph.owning_module is not None:
         streams = find_streams(graph.owning_module)
         for name in dict.fromkeys(p.tensor for p in plan.observed()):
             if _is_scalable(streams, name):
                 axis = streams.tensors[name].axis
-                probes[_extremes_name(name)] = Probe(_extremes_name(name), name, spec, axis)
+                probed[_extremes_name(name)] = Probe(_extremes_name(name), name, spec, axis)
     for node in G.calls(graph):
         row, source = row_of(node), node.args[0] if node.args else None
         if row is None or row.key != "clip" or not isinstance(source, fx.Node):
@@ -78,16 +75,17 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
             name = G.name_of(source)
             axis = 1 if G.rank(source) > 2 else -1
             if isinstance(G.shape(source)[axis], int):  # no channels, but samples or positions
-                probes[_probe_name(name)] = Probe(_probe_name(name), name, spec, axis)
-    return tuple(probes.values())
+                probed[_probe_name(name)] = Probe(_probe_name(name), name, spec, axis)
+    return tuple(probed.values())
 
 
-def _propose(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with channel ranges that are equal across layers."""
     streams = find_streams(state.graph.module)
     if state.calibration is None or not _can_help(state.plan, streams):
         return state
     if len(state.calibration.kept_samples) < FEWEST:
-        return state.without_samples(NAME)
+        return state.without_samples(CROSS_LAYER_EQUALIZATION.name)
     size = _batch_size(state.graph.module)
     batches = partial(state.batches, channels_last=True)
     factors = _find_factors(state, streams, batches(size, BACKWARD_SAMPLES))
@@ -95,24 +93,17 @@ def _propose(state: ConversionState) -> ConversionState:
         return state
     change = Change(CROSS_LAYER_EQUALIZATION.name, len(factors), REASON, factors)
     scaled = _apply(state, change, batches(size, size, holdout=True))
-    observed = [b for held in (False, True) for b in batches(OBSERVED, SAMPLES, held)]
+    observed = [
+        b
+        for held in (False, True)
+        for b in batches(OBSERVED, CROSS_LAYER_EQUALIZATION.samples, held)
+    ]
     return _observe_again(scaled, factors, observed)
 
 
-def _replay(state: ConversionState, change: Change) -> ConversionState:
+def replay(state: ConversionState, change: Change) -> ConversionState:
+    """Return the state with the factors of a change."""
     return _apply(state, change, ())
-
-
-CROSS_LAYER_EQUALIZATION = Step(
-    NAME,
-    _propose,
-    _probes,
-    "balanced",
-    SAMPLES,
-    _replay,
-    judges=HOLDOUT_SAMPLES,
-    optional=True,
-)
 
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:

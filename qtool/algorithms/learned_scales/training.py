@@ -31,22 +31,20 @@ from qtool.algorithms.acceptance import (
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
 from qtool.algorithms.part_samples import choose_samples, join_batches
-from qtool.algorithms.pipeline import Scope, Step
+from qtool.algorithms.registry import LEARNED_SCALES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.progress import track
 from qtool.core.types import Change
 
-NAME = "learned-scales"
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
 NO_GRADIENT = "skipped, since this network has no gradient ({})"
 AS_A_WHOLE = (
-    f"{NAME}: the network is trained as a whole; the parts of the recipe are those of a conversion "
-    "block by block"
+    f"{LEARNED_SCALES.name}: the network is trained as a whole; the parts of the recipe are those "
+    "of a conversion block by block"
 )
 NOT_FINITE = "stopped after {} of {} steps, since the loss was not finite"
 
-SAMPLES = 1024
 BATCH = 32
 MAX_STEPS = 300
 MAX_MACS = 4e12
@@ -58,15 +56,15 @@ RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
 """Initial learning rates of Adam, for logarithms and codes."""
 UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
 """Share of the steps after which a rate is zero; biases continue, for the final scales."""
-HOLDOUT_SAMPLES = 256
 SHARES = (1.0, 0.5, 0.25)
 """Shares of the trained change of scales to try; with few samples a smaller one is better."""
 
 
-def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
-    groups = state.batches(SAMPLES)
-    if not groups or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
-        return state.without_samples(NAME)
+def propose(state: ConversionState) -> ConversionState | list[ConversionState]:
+    """Return states with all, half and a quarter of what training changed in the scales."""
+    groups = state.batches(LEARNED_SCALES.samples)
+    if not groups or not state.batches(BATCH, LEARNED_SCALES.judges, holdout=True):
+        return state.without_samples(LEARNED_SCALES.name)
     graph = make_trainable(state)
     if not graph.parameters:
         return state
@@ -74,8 +72,8 @@ def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
     if state.samples is None and state.plan.recipe.parts:
         notes.append(AS_A_WHOLE)
     if failure:
-        return state.with_notes(f"{NAME}: {failure}")
-    change = Change(NAME, len(graph.parameters), REASON)
+        return state.with_notes(f"{LEARNED_SCALES.name}: {failure}")
+    change = Change(LEARNED_SCALES.name, len(graph.parameters), REASON)
     shares = SHARES if graph.has_shares else SHARES[:1]
     return [graph.apply_to(state, share).with_notes(*notes).with_change(change) for share in shares]
 
@@ -84,7 +82,7 @@ def _train_on_one_rank(
     state: ConversionState, graph: TrainableGraph, groups: Sequence[Batch]
 ) -> tuple[str, list[str]]:
     """Train in place, on rank 0 for all; return why it failed, or "", and notes."""
-    ranks, failure, notes = ranks_for(state, NAME), "", list[str]()
+    ranks, failure, notes = ranks_for(state, LEARNED_SCALES.name), "", list[str]()
     if not ranks.rank:
         try:
             notes += _train(state, graph, groups)
@@ -130,7 +128,7 @@ def _train(
             loss = relative_error(targets, float_outputs(graph.module, part)) / len(parts)
             loss.backward()
         if not _has_finite_gradients(graph):
-            return (f"{NAME}: {NOT_FINITE.format(i, count)}",)
+            return (f"{LEARNED_SCALES.name}: {NOT_FINITE.format(i, count)}",)
         optimizer.step()
     optimizer.zero_grad()
     return ()
@@ -201,13 +199,3 @@ def _samples_at_once(state: ConversionState) -> int:
         return BATCH
     elements = sum(call.elements for call in Executor(state.graph).calls.values())
     return max(1, min(BATCH, state.samples.training_bytes // (VALUE_BYTES * max(1, elements))))
-
-
-LEARNED_SCALES = Step(
-    NAME,
-    _propose,
-    accuracy="best",
-    samples=SAMPLES,
-    judges=HOLDOUT_SAMPLES,
-    scope=Scope.PART,
-)

@@ -13,61 +13,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
-from qtool.algorithms.rotation.residual_stream import (
-    NoStreamError,
-    ResidualStream,
-    find_residual_stream,
-)
+from qtool.algorithms.registry import ROTATION
 from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.core import graph as G
+from qtool.core.ops import row_of
 from qtool.core.types import Change, Observed
 from qtool.planning.plan import Kind, QuantPlan
 
-NAME = "rotation"
 REASON = "the residual stream is rotated, so that weights have no outliers"
 STATIC = "skipped, since activations have fixed ranges, which were observed before"
-PRUNED = f"{NAME}: a rotated weight has no zeros, so that these are no longer pruned: {{}}"
-SAMPLES, HOLDOUT_SAMPLES, SEED = 128, 64, 0
+PRUNED = f"{ROTATION.name}: a rotated weight has no zeros, so that these are no longer pruned: {{}}"
+SEED = 0
 
 _Rotate = Callable[[torch.Tensor], torch.Tensor]
 _Forms = dict[str, tuple[_Rotate, list[fx.Node]]]
 """Where the matrix multiplies -> the function that rotates a constant so, and its readers."""
 
 
-def _propose(state: ConversionState) -> ConversionState:
+def propose(state: ConversionState) -> ConversionState:
+    """Return the state with a rotated residual stream, or with a note on why it has none."""
     if _has_fixed_ranges(state.plan):
-        return state.with_notes(f"{NAME}: {STATIC}")
+        return state.with_notes(f"{ROTATION.name}: {STATIC}")
     try:
         stream = find_residual_stream(state.graph.graph)
     except NoStreamError as reason:
-        return state.with_notes(f"{NAME}: skipped, since {reason}")
+        return state.with_notes(f"{ROTATION.name}: skipped, since {reason}")
     count = len(stream.tables) + len(stream.writers) + len(stream.readers)
     module, layers = state.graph.module, [*stream.writers, *stream.readers]
     pruned = [G.name_of(n) for n in layers if is_pruned(G.tensor(module, G.source(n, 1)), n)]
     notes = [PRUNED.format(", ".join(pruned))] if pruned else []
-    return _apply(state, Change(NAME, count, REASON)).with_notes(*notes)
+    return replay(state, Change(ROTATION.name, count, REASON)).with_notes(*notes)
 
 
-def _apply(state: ConversionState, change: Change) -> ConversionState:
+def replay(state: ConversionState, change: Change) -> ConversionState:
+    """Return the state with a rotated residual stream, as a change records it."""
     return state.apply_edit(change, rotate)
-
-
-ROTATION = Step(
-    NAME,
-    _propose,
-    accuracy="",
-    samples=SAMPLES,
-    replay=_apply,
-    judges=HOLDOUT_SAMPLES,
-    optional=True,
-)
 
 
 def _has_fixed_ranges(plan: QuantPlan) -> bool:
@@ -187,3 +175,154 @@ def _cosines(size: int) -> torch.Tensor:
     matrix = torch.cos(math.pi / size * (at + 0.5) * at[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix
+
+
+# The residual stream of a decoder: what writes to it, and what reads it.
+#
+# Embeddings and linear layers write to it, sums join them, RMSNorms and linear layers read it. An
+# RMSNorm divides by a length, which a rotation keeps. The stream may therefore be rotated by any
+# orthogonal matrix if all of these are rotated along (Ashkboos et al. 2024, SliceGPT).
+
+
+aten = torch.ops.aten
+
+_MOVES: dict[Any, int | None] = {  # operator -> argument with the dimension that it works along
+    aten.reshape.default: None,
+    aten.unsqueeze.default: None,
+    aten.clone.default: None,
+    aten.slice.Tensor: 1,
+    aten.select.int: 1,
+    aten.index_select.default: 1,
+}
+
+
+class NoStreamError(ValueError):
+    """Why there is no residual stream that may be rotated, as part of a sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualStream:
+    """A residual stream.
+
+    Attributes:
+        width: number of channels.
+        tables: lookups that write to it.
+        writers: linear layers that write to it.
+        readers: linear layer that reads it -> the RMSNorm in between, if any.
+    """
+
+    width: int
+    tables: list[fx.Node] = field(default_factory=list)
+    writers: list[fx.Node] = field(default_factory=list)
+    readers: dict[fx.Node, fx.Node | None] = field(default_factory=dict)
+
+
+def find_residual_stream(graph: fx.Graph) -> ResidualStream:
+    """Return the stream that starts at the first embedding of a graph.
+
+    Raises:
+        NoStreamError: there is none, or something reads or writes it that has no rotated form.
+    """
+    table = next((n for n in G.calls(graph) if _key(n) == "embedding"), None)
+    if table is None:
+        raise NoStreamError("there is no embedding that a residual stream starts at")
+    stream, members = ResidualStream(int(G.shape(table)[-1])), set[fx.Node]()
+    waiting = [table]
+    while waiting:
+        node = waiting.pop()
+        if node in members:
+            continue
+        members.add(node)
+        waiting += _sources(stream, node)
+        for reader in node.users:
+            waiting += _read(stream, node, reader)
+    if not stream.writers or not stream.readers:
+        raise NoStreamError("no linear layers read and write the same residual stream")
+    return stream
+
+
+def _sources(stream: ResidualStream, node: fx.Node) -> list[fx.Node]:
+    """Return the operands of a member that are members, too; note what writes to the stream."""
+    if _key(node) == "embedding":
+        stream.tables.append(node)
+        return []
+    if _key(node) == "linear":
+        stream.writers.append(node)
+        return []
+    if node.target is aten.add.Tensor and not node.kwargs:
+        operands = [a for a in node.args if isinstance(a, fx.Node) and _has_width(stream, a)]
+        if len(operands) == 2:
+            return operands
+    if node.target is aten.mul.Tensor and (source := _scaled(node)) is not None:
+        return [source]
+    if _keeps_channels(node):
+        return list(node.all_input_nodes[:1])
+    raise NoStreamError(
+        f"'{G.name_of(node)}' writes to the residual stream and has no rotated form"
+    )
+
+
+def _read(stream: ResidualStream, node: fx.Node, reader: fx.Node) -> list[fx.Node]:
+    """Return a reader if it is a member itself; note linear layers and norms."""
+    if reader.target is aten.sym_size.int:
+        return []
+    if reader.target is aten.rms_norm.default and reader.args[0] is node:
+        for layer in _layers_behind(reader):
+            stream.readers[layer] = reader
+        return []
+    if _key(reader) == "linear" and reader.args[0] is node:
+        stream.readers[reader] = None
+        return []
+    if reader.target in (aten.add.Tensor, aten.mul.Tensor) or _keeps_channels(reader):
+        return [reader]
+    raise NoStreamError(f"'{G.name_of(reader)}' reads the residual stream and has no rotated form")
+
+
+def _layers_behind(norm: fx.Node) -> list[fx.Node]:
+    """Return the linear layers that read a norm's result; nothing else may."""
+    layers, waiting = [], [norm]
+    while waiting:
+        node = waiting.pop()
+        for reader in node.users:
+            if _key(reader) == "linear" and reader.args[0] is node:
+                layers.append(reader)
+            elif _keeps_channels(reader):
+                waiting.append(reader)
+            elif reader.target is not aten.sym_size.int:
+                raise NoStreamError(
+                    f"'{G.name_of(reader)}' reads the result of '{G.name_of(norm)}' and is no "
+                    "linear layer"
+                )
+    return layers
+
+
+def _keeps_channels(node: fx.Node) -> bool:
+    """Return whether an operator moves rows of channels and leaves the order in each row."""
+    if node.target not in _MOVES or not isinstance(node.args[0], fx.Node):
+        return False
+    at, source = _MOVES[node.target], node.args[0]
+    sizes = G.shape(source)[-1], G.shape(node)[-1]
+    if not all(isinstance(size, int) for size in sizes) or sizes[0] != sizes[1]:
+        return False
+    along = G.argument(node, at, "dim", 0) if at is not None else 0
+    return bool(along not in (-1, G.rank(source) - 1))
+
+
+def _scaled(node: fx.Node) -> fx.Node | None:
+    """Return the tensor that a product with one number scales."""
+    x, factor = node.args[:2]
+    if not isinstance(x, fx.Node):
+        return None
+    is_number = not isinstance(factor, fx.Node) or (
+        factor.op == "get_attr" and G.is_tensor(factor) and G.value(factor).numel() == 1
+    )
+    return x if is_number else None
+
+
+def _has_width(stream: ResidualStream, node: fx.Node) -> bool:
+    return G.is_tensor(node) and G.rank(node) > 1 and G.shape(node)[-1] == stream.width
+
+
+def _key(node: fx.Node) -> str:
+    row = row_of(node)
+    return "" if row is None else row.key

@@ -9,29 +9,20 @@ samples (`RowEvidence`), in the order of the network, here; block by block on mo
 samples improve, and are then rounded with error feedback (layer_solver.py). The rounded weights are
 kept if they give smaller errors on held-out samples than rounding to nearest. The bias then
 compensates what remains of the mean error (`bias_correction`). Rows of tokens are weighted by their
-effect on the outputs (token_weights.py). AdaRound (Nagel et al. 2020) minimises the same layer-wise
+effect on the outputs (`token_weights`). AdaRound (Nagel et al. 2020) minimises the same layer-wise
 error by learning for each weight whether it is rounded up or down.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
 from qtool.algorithms.bias_correction import corrected_bias
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_reconstruction import (
-    SAMPLES,
-    LayerSolution,
-    reconstruct_layers,
-    replay_constants,
-)
-from qtool.algorithms.layer_rows import is_of_experts
-from qtool.algorithms.pipeline import Scope, Step
-from qtool.algorithms.weight_rounding.experts import without_rare_experts
+from qtool.algorithms.layer_reconstruction import LayerSolution
+from qtool.algorithms.layer_rows import is_of_experts, without_rare_experts
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
@@ -39,13 +30,9 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     LayerSolver,
     best_solution,
-    solve_layer,
 )
 from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.planning.plan import QuantPlan
-
-REASON = "weights are rounded for the results of their layers, on samples of the calibration"
-LOW_BIT_SAMPLES = 512  # weights of few bits have more error to compensate
 
 Rows = tuple[torch.Tensor, torch.Tensor]
 """Inputs [groups, rows, in] and targets [groups, rows, out] of a layer."""
@@ -94,39 +81,7 @@ class RowEvidence:
         return self.squares[:, start:end, end:]
 
 
-def layer_step(
-    name: str,
-    solve: LayerSolver,
-    reason: str,
-    *,
-    accuracy: str = "fast",
-    samples: int = SAMPLES,
-    low_bits: int = 0,
-) -> Step:
-    """Return a step that runs in memory and block by block; biases are corrected for the new
-    weights.
-
-    Args:
-        name, accuracy, samples, low_bits: see `Step`.
-        solve: proposes the weights of one layer.
-        reason: why weights change, for the file.
-    """
-    return Step(
-        name,
-        partial(reconstruct_layers, step=name, reason=reason, solver=partial(_solve, name, solve)),
-        accuracy=accuracy,
-        samples=samples,
-        replay=replay_constants,
-        low_bits=low_bits,
-        judges=HOLDOUT_SAMPLES,
-        optional=True,
-        scope=Scope.LAYER,
-        solve_layer=solve,
-        reason=reason,
-    )
-
-
-def _solve(
+def solve_by_rows(
     step: str, solve: LayerSolver, plan: QuantPlan, layer: Layer, samples: LayerSamples
 ) -> LayerSolution:
     """Return the weights of a layer, None where rounding to nearest is better, and their bias."""
@@ -151,6 +106,3 @@ def _solve(
         note = f"{layer.name}.weight: rounded to nearest, since {note}"
     weight = None if best is None else best[1]
     return LayerSolution(weight, corrected_bias(layer, samples, weight), note)
-
-
-GPTQ = layer_step("gptq", solve_layer, REASON, accuracy="balanced", low_bits=LOW_BIT_SAMPLES)

@@ -12,7 +12,6 @@ import numpy as np
 from qtool.backends.model_file import Conversion, NodeKernel, TensorParameters
 from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.graph import Node, Value
-from qtool.backends.onnx.output_evidence import evidence_of_model
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
@@ -21,11 +20,10 @@ from qtool.backends.onnx.reading import (
     name_of,
 )
 from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.source_metadata import evidence_of_model
 from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.node_times import profile_file
-from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.on_use import OnUse
@@ -48,6 +46,8 @@ _QUANTIZED = (
 """Parts of the types of operators on quantized tensors."""
 _STORED = Execution.WEIGHTS.value
 _HERE = "qtool.backends.onnxruntime"
+_profile_file: Callable[..., dict[str, NodeKernel]] = OnUse(f"{_HERE}.node_times:profile_file")
+_check_self_test: Callable[..., SelfCheck] = OnUse(f"{_HERE}.self_test.run:check_self_test")
 _VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification.file_check:verify")
 _COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification.bit_exactness:compare_codes")
 _WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
@@ -149,13 +149,13 @@ class OnnxFile:
         return [str(n.name) for n in (*graph.inputs, *graph)]
 
     def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
-        return profile_file(self.path, inputs, threads, runs)
+        return _profile_file(self.path, inputs, threads, runs)
 
     def deployment(self) -> None:
         return None
 
     def check_self_test(self) -> SelfCheck:
-        return check_self_test(self.path)
+        return _check_self_test(self.path)
 
     def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
         return _VERIFY(self, batches, progress)

@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.backends.onnx.export.plain_lookups import write_plain_lookups
-from qtool.backends.onnx.export.weight_order import store_as_read
 from qtool.backends.onnx.export.weight_storage import write_weights
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.reading import OnnxModel
@@ -36,6 +34,7 @@ from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions
+from qtool.core.on_use import OnUse
 from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
 from qtool.simulation.fake_quantized import FakeQuantized
@@ -43,6 +42,9 @@ from qtool.verification import Coverage, planned_coverage
 
 _ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21
+_EXPORT = "qtool.backends.onnx.export"  # forms of single targets
+_write_plain_lookups = OnUse(f"{_EXPORT}.plain_lookups:write_plain_lookups")
+_store_as_read = OnUse(f"{_EXPORT}.weight_order:store_as_read")
 """The first whose QuantizeLinear has codes of 16 bits."""
 
 
@@ -96,9 +98,9 @@ class OnnxExport:
 
         def finish(model: ir.Model) -> None:
             if not form.transposed_weights:
-                store_as_read(model)
+                _store_as_read(model)
             if form.plain_lookups:
-                write_plain_lookups(model)
+                _write_plain_lookups(model)
             store(model)
 
         return to_onnx(

@@ -10,11 +10,10 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from qtool.core.attributes import attribute
 from qtool.core.columns import InputNames
 from qtool.core.data.batch import NAMED, Batch
 from qtool.core.label_names import LABELS
-from qtool.core.user_code import uncompiled
+from qtool.core.user_code import attribute, uncompiled
 from qtool.core.value_names import NODE_NAME
 
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")

@@ -19,12 +19,12 @@ from qtool.core.array_batches import (
     whole_arrays,
     whole_texts,
 )
-from qtool.core.attributes import attribute
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError
 from qtool.core.log import log_note
+from qtool.core.user_code import attribute
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
 from qtool.core.errors import DataError
 from qtool.core.remedies import Argument, DataEdit
+from qtool.core.user_code import attribute
 
 FIXED_INPUTS = "qtool_fixed_inputs"
 """Attribute of a module, and key in the meta of a graph's first input."""

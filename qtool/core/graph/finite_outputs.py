@@ -12,12 +12,12 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
 
-from qtool.core.attributes import attribute
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import name_of
 from qtool.core.remedies import DataEdit, ModelEdit, OtherFile
+from qtool.core.user_code import attribute
 
 _COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

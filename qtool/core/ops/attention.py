@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import operator
-from qtool.core.ops.rotary import rotary_embedding
 from qtool.core.quant_params import affine_codes
 from qtool.core.types import INT8
 
@@ -122,3 +121,13 @@ def grouped_attention(
     bias = bias if mask is None else bias + mask
     attended = _attend(q, keys, values, bias, scale, softcap)
     return attended.transpose(1, 2).flatten(2), pairs[0][0], pairs[1][0]
+
+
+@operator(name="rotary")
+def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [batch, heads, time, features]; cos and sin [batch or 1, time, features / 2] of the angle
+    per position and pair of features (i, i + features / 2). The formula of transformers, so that
+    the result has the same memory layout."""
+    first, second = x.chunk(2, -1)
+    cos, sin = (torch.cat((each, each), -1).unsqueeze(1) for each in (cos, sin))
+    return x * cos + torch.cat((-second, first), -1) * sin

@@ -22,22 +22,15 @@ from qtool.metrics.metric import Metric
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import targets_of
 from qtool.metrics.sample_statistics import (
+    AGREEMENTS,
     CLASSES,
     NEXT_TOKENS,
-    TOKENS,
     SampleStatistics,
     check_finite,
 )
 from qtool.verification.fidelity import OutputSqnr
 
 WORST = 12
-
-AGREEMENTS = {
-    CLASSES: "top-1 agreement",
-    TOKENS: "token agreement",
-    NEXT_TOKENS: "next-token agreement",
-}
-"""What the outputs score -> the name of the agreement on it."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from qtool.core.remedies import OtherFile
 from qtool.core.summary import Summary
 from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.latency.node_times import Profile
-from qtool.evaluation.measure.accuracy import AGREEMENTS
 from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import Best
 from qtool.evaluation.report.verdict import Level
+from qtool.metrics.sample_statistics import AGREEMENTS
 from qtool.planning.plan import Rewrite
 
 SCHEMA = 1

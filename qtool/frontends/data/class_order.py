@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
-from qtool.core.attributes import attribute
 from qtool.core.errors import DataError, describe
 from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit
+from qtool.core.user_code import attribute
 from qtool.frontends.data.rows import Row
 
 CLASSES = "classes.txt"

@@ -20,8 +20,8 @@ from qtool.core.data.named_tensors import leaf_paths, named_leaves
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.remedies import Argument, DataEdit
-from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_values import open_file
+from qtool.frontends.own_models import FileNetwork
 
 States = Mapping[str, str]
 """Output -> the input that takes it in the next step."""
@@ -114,7 +114,7 @@ def unroll_recordings(
 
 def _split(model: nn.Module, recording: Any, states: States | None) -> tuple[Tensors, Tensors]:
     """Return the inputs of a recording with a row per step, and the states before the first one."""
-    names = list(model.inputs if isinstance(model, OnnxModule) else Arguments.of(model).required)
+    names = list(model.inputs if isinstance(model, FileNetwork) else Arguments.of(model).required)
     fed = set() if states is None else set(states.values())
     named = named_leaves(to_batch(recording), [n for n in names if n not in fed])
     rows = {n: named[n] for n in names if n in named and n not in fed}
@@ -126,7 +126,7 @@ def _split(model: nn.Module, recording: Any, states: States | None) -> tuple[Ten
 
 def _zeros(model: nn.Module, name: str) -> torch.Tensor:
     """Return a state before the first step; an open size, that of the batch, is 1."""
-    if not isinstance(model, OnnxModule):
+    if not isinstance(model, FileNetwork):
         raise DataError(
             f"the size of the state '{name}' is not known",
             DataEdit(
@@ -151,14 +151,14 @@ def _length(rows: Tensors, index: int) -> int:
 
 def _row(model: nn.Module, name: str, rows: torch.Tensor, step: int) -> torch.Tensor:
     """Return one step, as a batch of 1 unless the file's input has a dimension less."""
-    if isinstance(model, OnnxModule) and len(model.inputs[name].shape.dim) < rows.dim():
+    if isinstance(model, FileNetwork) and len(model.inputs[name].shape.dim) < rows.dim():
         return rows[step]
     return rows[step : step + 1]
 
 
 def _runner(model: nn.Module) -> Callable[[Tensors], Tensors]:
     """Return a function from the inputs of a step to the outputs by name."""
-    if isinstance(model, OnnxModule):
+    if isinstance(model, FileNetwork):
         run = open_file(model.model)
         weights = model.external.arrays
 

@@ -18,7 +18,8 @@ from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.data.collators import ProcessorCollator, processed
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row
-from qtool.frontends.huggingface.causal_decoder import CACHED_TOKENS, DYNAMIC, DecoderWithCache
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
+from qtool.frontends.own_models import CACHED_TOKENS
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from qtool.frontends.huggingface.kv_cache import (
     set_current_cache,
 )
 from qtool.frontends.optional_packages import require
+from qtool.frontends.own_models import CACHED_TOKENS, TaskCollator, TaskModel
 
 DYNAMIC: Mapping[str, Mapping[int, str]] = {
     "input_ids": {0: "batch_size", 1: "sequence"},
@@ -41,33 +42,29 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 _TRIAL = 9  # tokens that fused and separate attention are compared on
 _TOLERANCE = 1e-3  # of the largest logit; a wrong mask changes them by more than a tenth
-CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
 
 
-class DecoderWithCache(nn.Module):
+class DecoderWithCache(TaskModel):
     """A causal language model with its KV cache as tensors.
 
     Positions count the tokens that the attention mask keeps, so texts may be padded on either side.
     With `fuse_attention` the cache and attention of a layer are one operator, for which padding is
     behind the tokens.
 
-    Attributes:
+    Attributes, besides those of `TaskModel`:
         config: configuration of the model.
         fused: whether `fuse_attention` succeeded.
-        refusal: why it did not; None before it is called.
         cache_scales: per layer the scales of an int8 cache for keys and values, float [heads x
             width]; None for a float cache.
         layer_types: attention types of the layers; empty if the configuration names none.
         window: number of last tokens that a sliding window has; None without one.
-        last_logits: return the logits of the last token only.
         empty_cache: per layer an empty cache of one text, [1, heads, 0, width], of a model that was
             built without its weights, which computes no cached tokens; None with weights.
     """
 
+    has_cache = True
     cache_scales: Sequence[Pair] | None = None
     fused = False
-    refusal: str | None = None
-    last_logits = False
     empty_cache: Sequence[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
@@ -93,6 +90,14 @@ class DecoderWithCache(nn.Module):
     def is_grouped(self) -> bool:
         """Whether cache and attention are one operator, in float or int8."""
         return self.fused or self.cache_scales is not None
+
+    def collator(self, plain: Collator) -> CachedPrefixCollator:
+        return CachedPrefixCollator(plain, self)
+
+    def batch_size(self, size: int) -> int:
+        """Return 1 for grouped attention, which takes several samples with a cache only for a
+        prompt or a single token."""
+        return 1 if self.is_grouped and self.empty_cache is None else size
 
     def forward(
         self,
@@ -327,18 +332,10 @@ def int8_scales(largest: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class CachedPrefixCollator:
-    """Collates texts for a decoder: the first tokens of each are in the KV cache already.
+class CachedPrefixCollator(TaskCollator):
+    """Collates texts for a decoder: the first tokens of each are in the KV cache already."""
 
-    Attributes:
-        collate: texts -> ids and mask.
-        model: the decoder.
-        cached: number of tokens in the cache; 0: whole texts, whose cache is empty.
-    """
-
-    collate: Collator
     model: DecoderWithCache
-    cached: int = CACHED_TOKENS
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         batch = self.collate(rows)

@@ -16,7 +16,7 @@ from qtool.core.atomic import write_atomic
 from qtool.core.errors import DataError
 from qtool.core.path_arguments import QUANTIZE_CONFIG
 from qtool.core.sentence_pooling import stored_poolings
-from qtool.frontends.huggingface import js_devices
+from qtool.frontends.huggingface import folder_layout
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout
@@ -63,7 +63,7 @@ def write_companions(
     path: Path,
     layout: FolderLayout | None = None,
     folder: Path | None = None,
-    files: js_devices.Records | None = None,
+    files: folder_layout.Records | None = None,
 ) -> list[Path]:
     """Write the configuration and the processors' files next to an exported file.
 
@@ -96,7 +96,7 @@ def write_companions(
         data = original.read_bytes()
         if name.name == _CONFIG and len(name.parts) == 1:
             data = _config_of_files(
-                data, {_JS_CONFIG: js_devices.config(files or {})} if JS in consumers else {}
+                data, {_JS_CONFIG: folder_layout.config(files or {})} if JS in consumers else {}
             )
         if not _write(folder / name, data):
             kept.append(folder / name)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qtool.core.argument_names import argument
-from qtool.core.attributes import attribute
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
@@ -79,16 +78,6 @@ def pipeline_task(model: Any) -> str:
 def is_whisper(model: Any) -> bool:
     """Return whether a model is a part of Whisper, with the names that libraries know."""
     return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
-
-
-def cache_note(model: Any) -> str | None:
-    """Return a note on a language model that is captured without its KV cache; else None."""
-    config = attribute(model, "config")
-    named = isinstance(attribute(config, "model_type"), str) and not isinstance(model, _PART_TYPES)
-    if not named or not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
-        return None
-    with_past = argument("--task", "text-generation-with-past")
-    return f"the file has no KV cache, with which texts are written; {with_past} makes one"
 
 
 def _reads_text(model: Any) -> bool:

@@ -13,25 +13,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from qtool.core.errors import CaptureError
+from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
 from qtool.frontends.huggingface.kv_cache import Pair, check_equal_lengths
 from qtool.frontends.optional_packages import require
+from qtool.frontends.own_models import CACHED_TOKENS, TWO_PARTS, TaskCollator, TaskModel
 
-CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
 WITH_PAST = "-with-past"
 """Ending of tasks whose files have the KV cache as inputs and outputs."""
-
-TWO_PARTS = (
-    "a model with this task has two parts, each of which is quantized alone: parts['encoder'] and "
-    "parts['decoder'] of it"
-)
 
 Sizes = Mapping[str, Mapping[int, str]]
 
 
-class _Part(nn.Module):
+class _Part(TaskModel):
     """One part of an encoder-decoder model.
 
     Attributes:
@@ -49,6 +44,11 @@ class _Part(nn.Module):
         if not self.config.is_encoder_decoder:
             raise CaptureError(f"{type(model).__name__} is not an encoder-decoder model")
         self.model = model
+
+    @property
+    def read_for(self) -> Any:
+        """The whole model."""
+        return self.model
 
     def _run_decoder(self, ids: torch.Tensor, encoded: torch.Tensor, mask: Any, cache: Any) -> Any:
         return self.model(
@@ -78,6 +78,9 @@ class MergedPart:
 
 class EncoderPart(_Part):
     """The encoder, and the cross-attention keys and values of the decoder's layers."""
+
+    def collator(self, plain: Collator) -> PartCollator:
+        return PartCollator(plain, self)
 
     def forward(
         self,
@@ -120,6 +123,9 @@ class StatesEncoder(EncoderPart, MergedPart):
 
 class DecoderPart(_Part):
     """The decoder with its KV cache. All texts of a batch start at the same position."""
+
+    def collator(self, plain: Collator) -> PartCollator:
+        return PartCollator(plain, self)
 
     def forward(
         self,
@@ -261,7 +267,7 @@ class MergedDecoder(DecoderPart, MergedPart):
         }
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(TaskModel):
     """An encoder-decoder model that becomes two files, an encoder and a decoder.
 
     Attributes:
@@ -276,10 +282,15 @@ class EncoderDecoder(nn.Module):
         """
         super().__init__()
         self.model = model
-        self.parts: dict[str, EncoderPart | DecoderPart] = {
+        self.parts = {
             "encoder": StatesEncoder(model).eval(),
             "decoder": MergedDecoder(model).eval(),
         }
+
+    @property
+    def read_for(self) -> Any:
+        """Nothing: data is read for a part."""
+        raise DataError(TWO_PARTS)
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """Refuse a call.
@@ -321,22 +332,14 @@ _PARTS: Mapping[str, type[EncoderPart | DecoderPart]] = {
 
 
 @dataclass(frozen=True)
-class PartCollator:
-    """Collates batches of the whole model into the inputs of one part.
+class PartCollator(TaskCollator):
+    """Collates batches of the whole model into the inputs of one part."""
 
-    Attributes:
-        collate: samples -> inputs of the whole model.
-        part: takes its inputs from them.
-        cached: tokens of each text in the KV cache of a decoder; 0: whole texts.
-    """
-
-    collate: Collator
-    part: EncoderPart | DecoderPart
-    cached: int = CACHED_TOKENS
+    model: EncoderPart | DecoderPart
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return self.part.batch(self.collate(rows), self.cached)
+        return self.model.batch(self.collate(rows), self.cached)
 
     @property
     def dynamic(self) -> Sizes:
-        return self.part.dynamic(self.collate)
+        return self.model.dynamic(self.collate)

@@ -39,8 +39,7 @@ from qtool.frontends.huggingface.model_folder import (
     timm_arguments,
 )
 from qtool.frontends.huggingface.returned_cache import disable_cache
-from qtool.frontends.huggingface.safetensors_files import WeightFiles
-from qtool.frontends.huggingface.stacked_experts import model_name
+from qtool.frontends.huggingface.safetensors_files import WeightFiles, model_name
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
 from qtool.frontends.torch.exported_program import first_line

@@ -31,6 +31,7 @@ from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
+from qtool.frontends.own_models import BOTH_PARTS
 from qtool.frontends.torch.exported_program import first_line
 
 _SPEECH, _WRITING = "automatic-speech-recognition", "text2text-generation"
@@ -61,9 +62,6 @@ TASKS: Mapping[str, str] = {
 
 WITH_PAST = "text-generation-with-past"
 """The task whose model has its KV cache as inputs and outputs."""
-
-BOTH_PARTS = (f"{_WRITING}-with-past", f"{_SPEECH}-with-past")
-"""Tasks whose model becomes two files, an encoder and a decoder with its KV cache."""
 
 _SILENT = (logging.CRITICAL, "torch", "transformers")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}

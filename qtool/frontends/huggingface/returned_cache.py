@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from qtool.core.attributes import attribute
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch
+from qtool.core.user_code import attribute
+from qtool.frontends.own_models import TaskModel
 
 _CACHES = frozenset({"past_key_values", "past_buckets_states", "cache_params", "mems", "state"})
 """Names of caches among the outputs of transformers."""
@@ -65,3 +67,13 @@ def _returns_cache(model: nn.Module, example: Batch) -> bool:
     except Exception:  # noqa: BLE001  # the capture says what is wrong
         return False
     return isinstance(outputs, Mapping) and bool(_CACHES & outputs.keys())
+
+
+def cache_note(model: Any) -> str | None:
+    """Return a note on a language model that is captured without its KV cache; else None."""
+    config = attribute(model, "config")
+    named = isinstance(attribute(config, "model_type"), str) and not isinstance(model, TaskModel)
+    if not named or not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        return None
+    with_past = argument("--task", "text-generation-with-past")
+    return f"the file has no KV cache, with which texts are written; {with_past} makes one"

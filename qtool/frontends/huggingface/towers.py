@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qtool.core.attributes import attribute
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import Argument, Omission
+from qtool.core.user_code import attribute
 
 TOWERS = {"text-feature-extraction": "Text", "image-feature-extraction": "Vision"}
 """Task -> part of the name of a class of transformers."""

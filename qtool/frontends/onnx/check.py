@@ -6,8 +6,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
-from qtool.backends.onnx.checker import check_model
-from qtool.backends.onnx.expansion_limits import function_expansion_error
+from qtool.backends.onnx.checker import check_model, function_expansion_error
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.backends.onnx.storage import fits_one_message, outline

@@ -17,12 +17,11 @@ import onnx
 import torch
 from onnx.external_data_helper import load_external_data_for_model
 
+from qtool.backends.onnx.initializers import check_weight_files, expand_sparse
 from qtool.backends.onnx.loops import DeadlineError
 from qtool.backends.onnx.source_metadata import read_source_metadata
-from qtool.backends.onnx.sparse_tensors import expand_sparse
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import onnx_part, tensor_of
-from qtool.backends.onnx.weight_files import check_weight_files
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
@@ -32,28 +31,33 @@ from qtool.core.log import log_warning
 from qtool.core.missing_files import path_remedies
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
 from qtool.frontends.onnx.example_sizes import (
+    DYNAMIC_BATCH,
     check_input,
     fewer_dimensions,
+    for_files,
     in_order,
     with_branches,
     with_own_sizes,
     without_ones,
 )
 from qtool.frontends.onnx.external_weights import map_external_weights
-from qtool.frontends.onnx.file_remedies import DYNAMIC_BATCH, for_files
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import separate_names
 from qtool.frontends.onnx.runtime_values import run_file
-from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
-from qtool.frontends.torch.export_errors import FixedSizeError
+from qtool.frontends.torch.example_inputs import (
+    FixedSizeError,
+    check_axes,
+    check_inputs,
+    is_default,
+)
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.size_sentences import condition_sentences

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
 from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes, sizes_as_tensor
 from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
+from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.size_sentences import BRANCHES
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
@@ -48,14 +48,11 @@ class _NodeModule(nn.Module):
         return function(*values)
 
 
-class OnnxModule(nn.Module):
+class OnnxModule(FileNetwork):
     """The network of a file. Its arguments are the file's inputs, in order or by name.
 
-    Attributes:
-        model: the file; external weights are inputs of it.
-        external: the external weights.
+    Attributes, besides those of `FileNetwork`:
         constants: name -> array.
-        inputs: name -> type in the file.
         outputs: names.
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
@@ -74,13 +71,9 @@ class OnnxModule(nn.Module):
         reasons: position -> the form of a node that its rule does not support.
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
-        path: absolute path of the file; None for a model in memory.
-        file_bytes: size of the file and of its external data; 0 for a message.
         qtool_masks: a constant may be infinite: masks are initializers as weights are.
-        notes: sentences on what was converted when the file was loaded.
     """
 
-    file_bytes = 0
     qtool_masks = True
 
     def __init__(
@@ -92,7 +85,6 @@ class OnnxModule(nn.Module):
         notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        self.path: Path | None = None
         self.notes = notes
         self.model, self.external, self.qtool_fixed_inputs = model, external, fixed
         self.decisions, self.conditions = tuple(decisions), set[Any]()
@@ -139,11 +131,6 @@ class OnnxModule(nn.Module):
         self.attributes[name] = attribute
 
     def zero_batch(self, samples: int) -> tuple[torch.Tensor, ...]:
-        """Return a batch of zeros with `samples` samples, or with the file's fixed batch size.
-
-        Raises:
-            DataError: another dimension is dynamic.
-        """
         batch = []
         for name, kind in self.inputs.items():
             sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
@@ -158,14 +145,12 @@ class OnnxModule(nn.Module):
         return tuple(batch)
 
     def notes_on_float(self) -> tuple[str, ...]:
-        """Return a note for each recurrent layer that ONNX Runtime runs as it is in the file."""
         kept = sorted(self.fallback & self.reasons.keys())
         recurrent = [i for i in kept if self.nodes[i].key in _RECURRENT]
         labels = {i: self.nodes[i].label for i in recurrent}
         return tuple(f"left in float: {labels[i]}, since {self.reasons[i]}" for i in recurrent)
 
     def in_float32(self, batch: Batch) -> Batch:
-        """Return a batch in float32 if the floating point inputs of the file are."""
         types = {kind.elem_type for kind in self.inputs.values()}
         others = {c for d, c in _CODES.items() if d.is_floating_point and d != torch.float32}
         return batch if types & others else batch.to_float32()

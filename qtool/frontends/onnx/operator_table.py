@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from qtool.backends.onnx import moves
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.core.ops import row_named
-from qtool.frontends.onnx import activations, layers, recurrent, resize
+from qtool.frontends.onnx import activations, layers, recurrent
 from qtool.frontends.onnx import moves as float_moves
 from qtool.frontends.onnx.node_calls import NodeCall
 
@@ -182,15 +182,15 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "GatherElements": _rule(float_moves.gather_elements, "axis", 2),
     "Expand": _rule(moves.expand, "", 2, static_inputs=(1,)),
     "Tile": _rule(moves.tile, "", 2, static_inputs=(1,)),
-    "Pad": _rule(resize.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
+    "Pad": _rule(layers.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
     "Resize": _rule(
-        resize.resize,
+        layers.resize,
         "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside"
         " extrapolation_value keep_aspect_ratio_policy mode nearest_mode",
         4,
         static_inputs=(1, 2, 3),
     ),
-    "Upsample": _rule(resize.upsample, "mode scales", 2, static_inputs=(1,)),
+    "Upsample": _rule(layers.upsample, "mode scales", 2, static_inputs=(1,)),
     "DepthToSpace": _rule(moves.depth_to_space, "blocksize mode"),
     "SpaceToDepth": _rule(float_moves.space_to_depth, "blocksize"),
     "Einsum": _rule(

@@ -11,7 +11,7 @@ import onnx
 from torch import nn
 
 from qtool.core import graph as G
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 
 _MERGED = ";"
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})

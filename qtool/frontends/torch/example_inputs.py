@@ -15,7 +15,9 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError
-from qtool.core.remedies import CallEdit
+from qtool.core.remedies import CallEdit, ModelEdit, Omission
+
+DOES_NOT_RUN = "the model does not run on the given inputs"
 
 _NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # callers cannot name these
 
@@ -178,3 +180,28 @@ class SuggestedSizes(dict[str, Mapping[int, str]]):
 class AddedSizes(dict[str, Mapping[int, str]]):
     """Input -> {dimension: name} of dimensions that are dynamic besides the default ones: dimension
     0 of every input, where the model allows it, and those of an ONNX file."""
+
+
+def is_run_error(error: BaseException) -> bool:
+    """Return whether an error says that the model does not run on a batch."""
+    return isinstance(error, CaptureError) and error.problem.startswith(DOES_NOT_RUN)
+
+
+class FixedSizeError(CaptureError):
+    """A dimension that was to be dynamic, and that the model fixes.
+
+    Attributes:
+        name: name of the input.
+        axis: the dimension.
+        size: the only one that the model takes.
+    """
+
+    def __init__(self, name: str, axis: int, size: int) -> None:
+        super().__init__(
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only",
+            ModelEdit(
+                "compute with x.shape where it has len(x), int(...) or a loop over that size"
+            ),
+            Omission("--dynamic", "leave the dimension out of {}"),
+        )
+        self.name, self.axis, self.size = name, axis, size

@@ -26,6 +26,7 @@ from qtool.core.graph.float_tolerance import (
     largest_distance,
 )
 from qtool.core.memory import relaxed_gc
+from qtool.core.on_use import OnUse
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shield import defer_signals
@@ -38,13 +39,14 @@ from qtool.frontends.torch.example_inputs import (
     sizes_of,
     unshare_inputs,
 )
-from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
-from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
-from qtool.frontends.torch.open_lengths import open_lengths
-from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
+from qtool.frontends.torch.shape_decisions import open_lengths, run_model, shape_conditions
 
+_ERRORS = "qtool.frontends.torch.export_errors"
+_eager_problem = OnUse(f"{_ERRORS}:eager_problem")
+_explain_export_error = OnUse(f"{_ERRORS}:explain_export_error")
+_run_error = OnUse(f"{_ERRORS}:run_error")
 DynamicShapes = Mapping[str, Mapping[int, str]]
 
 
@@ -110,7 +112,7 @@ def _export(
             )
             return program if device == G.CPU else move_to_device_pass(program, G.CPU)
     except (Exception, SystemExit) as error:
-        raise explain_export_error(model, example, two, error) from error
+        raise _explain_export_error(model, example, two, error) from error
 
 
 def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
@@ -125,8 +127,8 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         expected = run_model(model, batch)
         again = expected if scalar_attributes(model) == before else run_model(model, batch)
     except (Exception, SystemExit) as error:
-        if (problem := eager_problem(model, batch)) is not None:
-            raise run_error(model, batch, problem) from error
+        if (problem := _eager_problem(model, batch)) is not None:
+            raise _run_error(model, batch, problem) from error
         raise CaptureError(
             f"the captured model fails when it is called again: {describe(error)}"
         ) from error
@@ -306,3 +308,58 @@ def _sums(dims: Mapping[str, str]) -> dict[str, str]:
         for size, parts in terms.items()
         if all(p in dims for p in parts)
     }
+
+
+# Saves and restores a module's Python attributes, and detects changes to them.
+#
+# A model may create a mask at its first call and store it. While torch.export traces, that is a
+# fake tensor, which must not stay in the user's model.
+
+
+_Place = tuple[Any, Any]  # a container, and its contents
+
+
+@contextmanager
+def preserve_attributes(model: nn.Module) -> Iterator[None]:
+    """Restore the attributes of all modules on exit, and the contents of their lists and dicts."""
+    before = [place for module in model.modules() for place in _containers(module)]
+    try:
+        yield
+    finally:
+        for container, contents in before:
+            _restore(container, contents)
+
+
+def _containers(module: nn.Module) -> Iterator[_Place]:
+    attributes = vars(module)
+    yield attributes, dict(attributes)
+    for value in attributes.values():
+        if type(value) is list:
+            yield value, list(value)
+        elif isinstance(value, dict):
+            yield value, dict(value)
+
+
+def _restore(container: Any, contents: Any) -> None:
+    pairs = zip(container, contents, strict=False)
+    if isinstance(container, list):
+        if len(container) != len(contents) or any(a is not b for a, b in pairs):
+            container[:] = contents
+    elif container.keys() != contents.keys() or any(
+        container[k] is not contents[k] for k in contents
+    ):
+        container.clear()
+        container.update(contents)
+
+
+def scalar_attributes(model: nn.Module) -> list[tuple[str, Any]]:
+    """Return the numbers and strings among all modules' attributes.
+
+    They change at each call of a model that counts its calls.
+    """
+    return [
+        (f"{path}.{name}", value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str)
+    ]

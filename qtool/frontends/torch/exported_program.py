@@ -26,11 +26,10 @@ from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import ModelEdit, OtherFile
 from qtool.core.shield import defer_signals
-from qtool.core.unique_names import all_unique
-from qtool.frontends.torch.attribute_names import with_valid_names
+from qtool.core.value_names import all_unique
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.functionalize import make_functional
-from qtool.frontends.torch.node_names import assign_names
+from qtool.frontends.torch.node_names import assign_names, with_valid_names
 from qtool.frontends.torch.size_expressions import check_size_expressions
 from qtool.frontends.torch.unsupported_nodes import unsupported
 

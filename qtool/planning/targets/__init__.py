@@ -2,7 +2,7 @@
 
 from qtool.core import plugins
 from qtool.core.errors import ExportError, PlanError
-from qtool.core.on_use import load
+from qtool.core.on_use import Table
 from qtool.core.option_names import (
     C_SOURCE,
     NATIVE,
@@ -13,12 +13,6 @@ from qtool.core.option_names import (
 from qtool.core.option_names import TARGETS as NAMES
 from qtool.core.remedies import Argument, CallEdit
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
-from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
-from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
-from qtool.planning.targets.onnxruntime_webgpu import ONNXRUNTIME_WEBGPU
-from qtool.planning.targets.openvino import OPENVINO
-from qtool.planning.targets.qnn import QNN
-from qtool.planning.targets.tensorrt import TENSORRT
 
 __all__ = [
     "DEFAULT",
@@ -32,11 +26,20 @@ __all__ = [
     "target_for",
 ]
 
-_CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
-_OWN = (*_CPU, ONNXRUNTIME_WEBGPU, OPENVINO, TENSORRT, QNN)
-_ALL = (*_OWN, *map(load, plugins.parts("targets").values()))
-TARGETS: dict[str, Target] = {t.name: t for t in sorted(_ALL, key=lambda t: NAMES.index(t.name))}
-DEFAULT = ONNXRUNTIME.name
+_ROWS = {
+    "onnxruntime": "onnxruntime:ONNXRUNTIME",
+    "onnxruntime-x86-vnni": "onnxruntime:ONNXRUNTIME_X86_VNNI",
+    "onnxruntime-arm": "onnxruntime:ONNXRUNTIME_ARM",
+    "onnxruntime-web": "onnxruntime_web:ONNXRUNTIME_WEB",
+    "onnxruntime-webgpu": "onnxruntime_webgpu:ONNXRUNTIME_WEBGPU",
+    "openvino": "openvino:OPENVINO",
+    "tensorrt": "tensorrt:TENSORRT",
+    "qnn": "qnn:QNN",
+}
+_ALL = {name: f"{__name__}.{where}" for name, where in _ROWS.items()}
+_ALL |= plugins.parts("targets")
+TARGETS = Table[Target]({name: _ALL[name] for name in NAMES if name in _ALL})
+DEFAULT = NAMES[0]
 _FORMAT_TARGETS = {TFLITE_SUFFIX[1:]: "tflite", C_SOURCE: "tflite-micro"}
 """Format of a plugin -> the target of its files."""
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnxruntime.self_test.digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import run_count, spec_of_codes, spec_of_sample
-from qtool.backends.onnxruntime.self_test.sketch import limit_db, sketches, spread
+from qtool.backends.onnxruntime.self_test.sketch import exact_digests, limit_db, sketches, spread
 from qtool.core.affine import Affine
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.types import Array

@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.rotation.rotation import ROTATION, randomized_hadamard, rotate
+from qtool.algorithms.registry import ROTATION
+from qtool.algorithms.rotation.rotation import randomized_hadamard, rotate
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.evaluation.restored_model import restore

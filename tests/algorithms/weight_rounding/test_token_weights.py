@@ -5,9 +5,14 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.layer_rows import input_rows, is_product
-from qtool.algorithms.weight_rounding.experts import MIN_TOKENS, rare_experts, without_rare_experts
-from qtool.algorithms.weight_rounding.token_weights import token_weights
+from qtool.algorithms.layer_reconstruction import token_weights
+from qtool.algorithms.layer_rows import (
+    MIN_TOKENS,
+    input_rows,
+    is_product,
+    rare_experts,
+    without_rare_experts,
+)
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.summary import group_notes

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx import storage
-from qtool.backends.onnx.shared_weights import refer, stored_places
+from qtool.backends.onnx.cross_attention import refer, stored_places
 from qtool.backends.onnx.storage import atomic_save, load, outline, save, tensor_bytes
 from tests.evaluation.onnx_files import linear_file
 

@@ -1,6 +1,6 @@
 """Items of a sequence are made when they are read, each time."""
 
-from qtool.blockwise.block_samples import LazySequence
+from qtool.blockwise.block_conversion import LazySequence
 
 
 def test_items_and_slices() -> None:

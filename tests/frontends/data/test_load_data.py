@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qtool.api.data import load_data
-from qtool.frontends.data.load_data import Rows
+from qtool.frontends.data.row_data import Rows
 from tests.frontends.conftest import COUNT, save_image
 
 

@@ -12,7 +12,7 @@ import pytest
 from qtool.api.data import load_data
 from qtool.core.errors import DataError
 from qtool.frontends.data.class_order import class_numbers
-from qtool.frontends.data.load_data import Rows
+from qtool.frontends.data.row_data import Rows
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sample_names import SIDE, SampleNames
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from qtool.frontends.huggingface.companion_files import read_records, write_record
-from qtool.frontends.huggingface.folder_layout import LAYOUTS
-from qtool.frontends.huggingface.js_devices import (
+from qtool.frontends.huggingface.folder_layout import (
     GPU_TARGET,
+    LAYOUTS,
     WASM,
     WEB_TARGET,
     WEBGPU,

@@ -8,8 +8,8 @@ import pytest
 
 from qtool.api.data import load_data
 from qtool.core.errors import DataError
+from qtool.frontends.data.processors import text_positions
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.text_positions import text_positions
 from tests.frontends.huggingface.test_model_folder import SMALL, tokenizer
 
 library = pytest.importorskip("transformers")

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from qtool.core import graph as G
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.torch.attribute_names import with_valid_names
+from qtool.frontends.torch.node_names import with_valid_names
 from tests.passes.differential import captured
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from qtool import observers
 from qtool.api.conversion import quantize
-from qtool.backends.onnxruntime.verification.qdq_structure import Expected, check_structure
+from qtool.backends.onnxruntime.verification.planned_file import Expected, check_structure
 from qtool.core.errors import VerificationError
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT8_NARROW, UINT8

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.api.conversion import quantize
-from qtool.backends.onnxruntime.verification.qdq_structure import Expected, check_structure
+from qtool.backends.onnxruntime.verification.planned_file import Expected, check_structure
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError

@@ -16,7 +16,7 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.plugins.search import candidate_files, fastest_recipe
+from qtool.plugins.search import candidate_files, recipe_for_speed
 from qtool.plugins.search.layer_costs import NodeCosts
 from tests.plugins.search.nets import ladder
 
@@ -34,7 +34,7 @@ def times(integers: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, edge: 
         taken = [_time(file, integers) for file in files]
         return tuple(Ratio(*[400 / t] * 5) for t in taken)
 
-    monkeypatch.setattr(fastest_recipe, "measure_costs", costs)
+    monkeypatch.setattr(recipe_for_speed, "measure_costs", costs)
     monkeypatch.setattr(candidate_files, "measure_speedups", speedups)
 
 

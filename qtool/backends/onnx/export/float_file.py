@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 from torch import fx
 
-from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.onnx_file import to_onnx
+from qtool.backends.onnx.export.torch_exporter import fuse
 from qtool.backends.onnx.export.weight_storage import write_weights
 from qtool.backends.onnx.file_info import float_metadata
 from qtool.backends.onnx.storage import atomic_save
@@ -21,7 +21,7 @@ from qtool.core import graph as G
 from qtool.core.atomic import write_atomic
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.deferred import is_deferred
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 from qtool.planning.targets import DEFAULT, target
 
 _LONG = 11

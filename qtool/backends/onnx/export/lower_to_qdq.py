@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.linear_forms import lower_linears
+from qtool.backends.onnx.export.torch_exporter import fuse
 from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import block_unplanned_fusion
 from qtool.core import graph as G
 from qtool.core import value_names

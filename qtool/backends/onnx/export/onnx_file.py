@@ -33,7 +33,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph.deferred import is_deferred
-from qtool.core.unique_names import unique
+from qtool.core.value_names import unique
 
 _WORD = re.compile(r"\w+")  # a symbol in a size expression
 

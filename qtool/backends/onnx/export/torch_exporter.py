@@ -26,6 +26,8 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.process_lock import silence_logging
 from qtool.core.shield import defer_signals
+from qtool.passes import FOR_FILES, run_passes
+from qtool.planning.targets import Target
 
 aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
@@ -149,3 +151,16 @@ def _promotes_types(node: fx.Node) -> bool:
     if len(types) > 1 or (not real and any(isinstance(v, float) for v in values)):
         return True
     return bool(types) and not results <= types | {torch.bool}
+
+
+def fuse(module: fx.GraphModule, target: Target) -> fx.GraphModule:
+    """Return a fused copy of a graph; the graph itself where the target fuses nothing.
+
+    Raises:
+        PassError: a fusion broke the contract of passes.
+    """
+    if not target.file.fusions:
+        return module
+    fused = G.clone(module)
+    run_passes(fused, [FOR_FILES[name] for name in target.file.fusions])
+    return fused

@@ -10,10 +10,14 @@ import torch
 
 from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
-from qtool.core.ops.attention import grouped_attention, sequence_lengths, token_positions
+from qtool.core.ops.attention import (
+    grouped_attention,
+    rotary_embedding,
+    sequence_lengths,
+    token_positions,
+)
 from qtool.core.ops.experts import routed_experts
 from qtool.core.ops.norms import skip_rms_norm
-from qtool.core.ops.rotary import rotary_embedding
 
 _INT32, _INT64 = 6, 7  # of ONNX
 _INT8_CACHE = {

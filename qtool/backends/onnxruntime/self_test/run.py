@@ -13,10 +13,9 @@ from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.self_test.digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
 from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
-from qtool.backends.onnxruntime.self_test.sketch import distance_db, sketches
+from qtool.backends.onnxruntime.self_test.sketch import distance_db, exact_digests, sketches
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of

@@ -22,7 +22,7 @@ from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.other_sizes import OtherSize, at_other_sizes, varying_dimensions
 from qtool.core.sqnr import sqnr
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.simulation.graph_padding import padding_of
+from qtool.simulation.output_evidence import padding_of
 from qtool.verification.size_check import SizeCheck
 
 _FAILED = re.compile(r"while running (\w+) node\. Name:'([^']*)'")

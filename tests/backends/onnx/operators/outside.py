@@ -73,7 +73,7 @@ def restored() -> Iterator[None]:
     tables: list[Any] = [OPS, WRITERS, CUSTOM_FORMS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
     tables += [OPTIONS, RUNTIMES, FORMATS]
     tables += [option_names.FORMATS, option_names.MODEL_FORMATS, option_names.TARGET_MACHINES]
-    before = [t.copy() for t in tables]
+    before = [list(t) if isinstance(t, list) else dict(t) for t in tables]
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnxruntime.verification.qdq_structure import check_structure, check_well_formed
+from qtool.backends.onnxruntime.verification.planned_file import check_structure, check_well_formed
 from qtool.core.errors import VerificationError
 from qtool.planning.plan import Execution
 from tests.backends.onnx.export.networks import (
