@@ -111,8 +111,8 @@ class Evaluation(Result):
         models: the models.
         machine: where they were timed.
         accuracy: errors of the outputs, agreement and metrics of each model.
-        latency: of all models, for each batch size, number of threads and phase; of a decoder with
-            a KV cache the prompt, then the step.
+        latency: times of all models, for each batch size, number of threads and phase; those of a
+            decoder with a KV cache are the prompt's, then the step's.
         runtime: where the files ran, with its version; "" for that of their format.
     """
 

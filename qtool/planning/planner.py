@@ -125,7 +125,8 @@ def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
         return [Omission("--recipe", "leave out the rules of {} that keep its layers in float")]
     for mode in (m for m in MODES if m != recipe.mode and has_integers(mode=m)):
         return [Argument("--mode", mode, "use {}")]
-    for name in (t.name for t in TARGETS.values() if has_integers(t)):
+    others = (t for t in TARGETS.values() if not t.integers_only)  # these take anything
+    for name in (t.name for t in others if has_integers(t)):
         return [Argument("--target", name, "use {}")]
     return [ModelEdit("keep it in float")]
 

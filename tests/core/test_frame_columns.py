@@ -66,7 +66,8 @@ def test_a_file_is_evaluated_on_its_columns_and_labels_of_a_column(
     for labels in ("answer", right):
         data: Any = frame if isinstance(labels, str) else FRAME[["c", "b", "a"]]
         result = qtool.evaluate(file, network, data, labels, seconds=0.01)
-        assert (result.metrics[0].name, result.metrics[0].values[0]) == ("top-1", 1)
+        top1 = result.accuracy.metrics[0]
+        assert (top1.name, top1.values[0]) == ("top-1", 1)
     data, values = split_labels(frame, options.labels)
     assert (data.columns, list(values)) == (["c", "b", "a"], list(right))
     qtool.verify(file, data)

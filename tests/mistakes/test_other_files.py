@@ -125,7 +125,7 @@ EDITS: dict[str, Edit] = {
     ),
     "give report.json": (report("<html>"), real_report),
     "give the report.json of one": (report("[]"), real_report),
-    "create the report again": (report('{"schema": 0, "models": [], "accuracy": 0}'), real_report),
+    "create the report again": (report('{"schema": 0, "title": "", "accuracy": 0}'), real_report),
     "choose another folder": (archive("archive", model="b"), archive("other", model="b")),
     "remove this one to start again": (
         archive("archive", model="b"),
