@@ -40,6 +40,22 @@ def quantize(model: nn.Module, mode: qtool.Mode, accuracy: qtool.Accuracy) -> qt
     )
 
 
+def ship(folder: Path, model: nn.Module, labels: list[int]) -> bool:
+    """What comes next in a longer script: type checkers read it, nothing runs it here."""
+    data, file = qtool.load_data(folder / "eval.npz", 32, samples=64), folder / "int8.onnx"
+    goals, search = qtool.TuneGoals(max_drop=0.5), qtool.SearchOptions(evaluations=3)
+    tuned: qtool.TunedModel = qtool.tune(
+        model, data, data, labels, goals=goals, options=search, ignore=["head"]
+    )
+    tuned.export(file)
+    page: qtool.Report = qtool.report(
+        file, data, folder / "page", qtool.ReportOptions(labels=labels), model=model
+    )
+    decided: qtool.GateResult = qtool.gate(file, folder / "float.onnx", data, labels, max_drop=0.5)
+    verdict = page.models[1].verdict
+    return verdict is not None and not verdict.missed and decided.outcome == "accepted"
+
+
 def main(folder: Path) -> None:
     torch.manual_seed(0)
     model = Net().eval()
