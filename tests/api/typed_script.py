@@ -45,7 +45,7 @@ def ship(folder: Path, model: nn.Module, labels: list[int]) -> bool:
     data, file = qtool.load_data(folder / "eval.npz", 32, samples=64), folder / "int8.onnx"
     goals, search = qtool.TuneGoals(max_drop=0.5), qtool.SearchOptions(evaluations=3)
     tuned: qtool.TunedModel = qtool.tune(
-        model, data, data, labels, goals=goals, options=search, ignore=["head"]
+        model, data, data, labels, goals=goals, options=search, target="openvino"
     )
     tuned.export(file)
     page: qtool.Report = qtool.report(
