@@ -7,6 +7,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,16 +53,18 @@ class Store:
         np.savez(buffer, key=np.array(f"{self.key}/{key}"), **arrays)  # type: ignore[arg-type]  # names are the caller's
         write_atomic(self.folder / f"{name}.npz", buffer.getvalue())
 
+    def load_record(self, name: str, kind: type[T]) -> T | None:
+        """Return the dataclass stored under `name`; None if missing, or of an older qtool."""
+        if (stored := self.load(name)) is not None:
+            with suppress(KeyError, TypeError, ValueError):
+                return from_json(kind, json.loads(str(stored["json"])))
+        return None
+
     def load_or_make(self, name: str, kind: type[T], make: Callable[[], T]) -> T:
         """Return the dataclass stored under `name`; otherwise make and store it."""
-        stored = self.load(name)
-        if stored is not None:
-            try:
-                return from_json(kind, json.loads(str(stored["json"])))
-            except (KeyError, TypeError, ValueError):
-                pass  # of an older qtool
-        record = make()
-        self.save(name, {"json": np.array(json.dumps(to_json(record)))})
+        if (record := self.load_record(name, kind)) is None:
+            record = make()
+            self.save(name, {"json": np.array(json.dumps(to_json(record)))})
         return record
 
     def clear(self) -> None:

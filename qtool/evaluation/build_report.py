@@ -107,7 +107,7 @@ def build_report(
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
-    yardsticks = Yardsticks()
+    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
     bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
     measured = measure_outputs(
         *(files, data),

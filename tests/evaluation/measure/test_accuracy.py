@@ -12,6 +12,7 @@ from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
+from qtool.evaluation.measure.output_pass import Yardsticks
 from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
@@ -142,6 +143,16 @@ def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
         np.array_equal(getattr(resumed, n), getattr(whole, n))
         for n in ("classes", "signal", "noise")
     )
+
+
+def test_agreements_of_a_resumed_pass_are_those_of_all_batches(files, x, tmp_path, monkeypatch):
+    monkeypatch.setattr("qtool.evaluation.measure.output_pass.SAVE_EVERY", -1.0)
+    store, whole, resumed = Store(tmp_path / "kept", "k"), Yardsticks(), Yardsticks()
+    with pytest.raises(KeyboardInterrupt):
+        measure_outputs(files, _stopping(x.split(10), 3), store=store, yardsticks=Yardsticks())
+    measure_outputs(files, x.split(10), store=store, yardsticks=resumed)
+    measure_outputs(files, x.split(10), yardsticks=whole)
+    assert resumed.agreements() == whole.agreements()
 
 
 def test_other_data_is_measured_anew(files, x, tmp_path):
