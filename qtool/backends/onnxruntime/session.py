@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,8 @@ class OnnxSession:
     """
 
     def __init__(self, path: str | Path, threads: int = 0, as_written: bool = False) -> None:
-        self._session, self._name = session(path, not as_written, threads), Path(path).name
-        self._as_written, self._place = as_written, (path, threads)
+        self._timed, self._name = session(path, threads=threads), Path(path).name
+        self._session = session(path, False, threads) if as_written else self._timed
         self.inputs, self.outputs = (
             [PortInfo(p.name, p.type, with_cache_sizes(path, p.name, p.shape)) for p in ports]
             for ports in (self._session.get_inputs(), self._session.get_outputs())
@@ -167,11 +167,6 @@ class OnnxSession:
 
     def run(self, arrays: Arrays) -> list[Array]:
         return run(self._session, arrays, self._name)
-
-    @cached_property
-    def _timed(self) -> ort.InferenceSession:
-        path, threads = self._place
-        return session(path, threads=threads) if self._as_written else self._session
 
     def seconds(self, arrays: Arrays, times: int, clock: Clock) -> float:
         try:
