@@ -17,7 +17,7 @@ import torch
 
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
+from qtool.algorithms.exclusive_layers import LayerCall, exclusive_layers, with_constants
 from qtool.algorithms.registry import BATCH_NORM_REESTIMATION
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
@@ -41,31 +41,33 @@ class _LayerWalk:
 
     state: ConversionState
     executor: Executor
-    layers: Mapping[str, Layer]
+    calls: Mapping[int, LayerCall]
     weights: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> value
     params: dict[str, QuantParams] = field(default_factory=dict)
 
     def visit(
-        self, names: Sequence[str], values: Sequence[Sequence[Values]]
-    ) -> Mapping[str, torch.Tensor]:
-        return {k: v for name in names for k, v in self._correct(name, values).items()}
+        self, numbers: Sequence[int], values: Sequence[Sequence[Values]]
+    ) -> Mapping[int, torch.Tensor]:
+        return {k: v for i in numbers for k, v in self._correct(self.calls[i], values).items()}
 
-    def _correct(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        layer, number = self.layers[name], self.executor.indices[name]
+    def _correct(
+        self, call: LayerCall, values: Sequence[Sequence[Values]]
+    ) -> Mapping[int, torch.Tensor]:
+        layer, number = call.layer, call.number
         channel = -1 if layer.node.target is aten.linear.default else 1
         points = self.executor.points
         mean, std = _moments([row[number] for row in values[0]], channel)
-        results = [self.executor.compute(name, row, points) for row in values[1]]
+        results = [self.executor.compute(layer.name, row, points) for row in values[1]]
         coded_mean, coded_std = _moments(results, channel)
         usable = (std > 0) & (coded_std > 0)
         ratio = torch.where(usable, std / coded_std.clamp(min=1e-30), 1.0)
-        return self._store(name, ratio.clamp(1 / MAX_RATIO, MAX_RATIO), mean, coded_mean)
+        return self._store(call, ratio.clamp(1 / MAX_RATIO, MAX_RATIO), mean, coded_mean)
 
     def _store(
-        self, name: str, ratio: torch.Tensor, mean: torch.Tensor, coded_mean: torch.Tensor
-    ) -> Mapping[str, torch.Tensor]:
+        self, call: LayerCall, ratio: torch.Tensor, mean: torch.Tensor, coded_mean: torch.Tensor
+    ) -> Mapping[int, torch.Tensor]:
         """Scale the weights by the ratio and set the mean by the bias, if it fits."""
-        layer, solved = self.layers[name], self.state.parameters
+        layer, name, solved = call.layer, call.layer.name, self.state.parameters
         weights, biases = layer.weight_params, layer.bias_params
         assert solved is not None
         assert biases is not None
@@ -84,8 +86,8 @@ class _LayerWalk:
         self.params |= {f"{name}.weight": weights, f"{name}.bias": biases}
         self.weights |= {layer.attribute(1): new_weight, layer.attribute(2): new_bias}
         return {
-            f"{name}.weight": weights.round_trip(new_weight),
-            f"{name}.bias": biases.round_trip(new_bias),
+            call.operands[1]: weights.round_trip(new_weight),
+            call.operands[2]: biases.round_trip(new_bias),
         }
 
 
@@ -98,9 +100,9 @@ def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tenso
     return mean, (squares / count).sqrt()
 
 
-def _layers(state: ConversionState) -> dict[str, Layer]:
+def _calls(state: ConversionState, run: Executor) -> dict[int, LayerCall]:
     """Return the layers with a weight scale per output channel and a quantized bias."""
-    layers = {}
+    calls = {}
     for name, layer in exclusive_layers(state).items():
         weight = state.plan.point(f"{name}.weight")
         if layer.bias is None or layer.bias_params is None or not isinstance(weight.spec, Observed):
@@ -108,8 +110,9 @@ def _layers(state: ConversionState) -> dict[str, Layer]:
         plain = weight.spec.axis is not None and weight.spec.block is None
         one = len(layer.weight_params.scale) == len(layer.bias)
         if plain and one and isinstance(state.plan.point(f"{name}.bias").spec, Derived):
-            layers[name] = layer
-    return layers
+            call = LayerCall.of(layer, run)
+            calls[call.number] = call
+    return calls
 
 
 def propose(state: ConversionState) -> ConversionState:
@@ -119,8 +122,8 @@ def propose(state: ConversionState) -> ConversionState:
     samples = state.batches(BATCH, max(limit, 1))
     if not samples or not state.batches(BATCH, BATCH_NORM_REESTIMATION.judges, holdout=True):
         return state.without_samples(BATCH_NORM_REESTIMATION.name)
-    walk = _LayerWalk(state, executor, _layers(state))
-    run_by_levels(executor, samples, dict.fromkeys(walk.layers, ()), walk.visit)
+    walk = _LayerWalk(state, executor, _calls(state, executor))
+    run_by_levels(executor, samples, dict.fromkeys(walk.calls, ()), walk.visit)
     return _with_statistics(state, walk)
 
 

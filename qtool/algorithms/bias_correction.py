@@ -8,34 +8,22 @@ biases, too, after it has rounded the weights.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_reconstruction import LayerSolution
 from qtool.algorithms.layer_rows import as_matrix
-from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
+from qtool.algorithms.layer_solution import LayerSolution
+from qtool.algorithms.weight_rounding.layer_samples import LayerMeans, LayerSamples
 from qtool.planning.plan import QuantPlan
 
 
-class Means(Protocol):
-    """Means of a layer: over all positions of all kept samples, or block by block of all data."""
-
-    def mean_input(self) -> torch.Tensor:
-        """Return the mean row of inputs, float64 [groups, in]."""
-
-    def mean_target(self) -> torch.Tensor:
-        """Return the mean target of each channel, float64 [channels]."""
-
-
 def corrected_bias(
-    layer: Layer, samples: Means, weight: torch.Tensor | None
+    layer: Layer, means: LayerMeans, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return the bias with which the mean result of a layer equals its mean target.
 
     Args:
-        samples: the means.
+        means: those of its inputs in the quantized network and of its targets.
         weight: weight on its grid; None: rounded to nearest.
 
     Returns:
@@ -46,11 +34,11 @@ def corrected_bias(
     if weight is None:
         weight = layer.weight_params.round_trip(layer.weight.cpu())
     matrix = as_matrix(layer.node, weight).double()
-    product = (matrix @ samples.mean_input()[:, :, None]).flatten()
-    bias = (samples.mean_target() - product).to(layer.bias.dtype)
+    product = (matrix @ means.mean_input()[:, :, None]).flatten()
+    bias = (means.mean_target() - product).to(layer.bias.dtype)
     return bias if bool(bias.isfinite().all()) else None
 
 
 def solve(plan: QuantPlan, layer: Layer, samples: LayerSamples) -> LayerSolution:
     """Return the corrected bias of a layer, whose weights are rounded to nearest."""
-    return LayerSolution(None, corrected_bias(layer, samples, None))
+    return LayerSolution(None, corrected_bias(layer, samples.means, None))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.layer_rows import as_matrix, has_bias, is_product
+from qtool.algorithms.layer_rows import as_matrix, has_bias, is_of_experts, is_product
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
+from qtool.core.graph.executor import Executor
+from qtool.core.graph.node_calls import Values
 from qtool.core.quant_params import QuantParams
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,74 @@ class Layer:
     def attribute(self, at: int) -> str:
         """Return the attribute of the module that holds the constant of `constant`."""
         return str(G.source(self.node, at).target)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """A layer, and the numbers of its values in an executor.
+
+    Attributes:
+        layer: the layer, with its constants.
+        number: number of its result.
+        operands: those of its input, its weight, and its bias or the experts of its rows.
+        residual: that of the tensor that its result is added to and that is computed before it, or
+            None.
+    """
+
+    layer: Layer
+    number: int
+    operands: Mapping[int, int]
+    residual: int | None
+
+    @classmethod
+    def of(cls, layer: Layer, run: Executor, order: Callable[[int], int] = int) -> LayerCall:
+        """Return the numbers of a layer. order: key of the order of values."""
+        number = run.indices[layer.name]
+        residual = residual_input(run, number)
+        known = residual is not None and order(residual) < order(number)
+        return cls(layer, number, dict(run.calls[number].operands), residual if known else None)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of the values that its target looks at, besides its result."""
+        return () if self.residual is None else (self.residual,)
+
+    def target(self, exact: Values, coded: Values) -> torch.Tensor:
+        """Return the target of the layer: its float result, plus the error of the tensor that it is
+        added to; the error of one that is broadcast counts as zero.
+
+        Args:
+            exact, coded: values in the float and the quantized network.
+        """
+        result: torch.Tensor = exact[self.number]
+        if self.residual is None or exact[self.residual].numel() != result.numel():
+            return result
+        return result + (exact[self.residual] - coded[self.residual]).reshape(result.shape)
+
+    def experts(self, exact: Values, coded: Values) -> torch.Tensor | None:
+        """Return the expert of each row; None for a layer without experts, and -1 where the float
+        network has chosen another, whose result is no target. Arguments: see `target`."""
+        if not is_of_experts(self.layer.node):
+            return None
+        ids: torch.Tensor = coded[self.operands[2]]
+        return torch.where(exact[self.operands[2]] == ids, ids, -1)
+
+
+def residual_input(run: Executor, number: int) -> int | None:
+    """Return the number of the tensor that a result is added to, or None if it has another use.
+
+    The layer can then compensate the error of that tensor, so that the sum equals the float
+    network's. Quantization points and reshapes in between are skipped.
+    """
+    while len(run.calls[number].users) == 1 and number not in run.outputs:
+        reader = run.calls[run.calls[number].users[0]]
+        if reader.point is not None or reader.function is aten.reshape.default:
+            number = reader.index
+            continue
+        others = [i for _, i in reader.operands if i != number]
+        plain = reader.function is aten.add.Tensor and not reader.keywords
+        return others[0] if plain and len(others) == 1 else None
+    return None
 
 
 def exclusive_layers(state: ConversionState) -> dict[str, Layer]:

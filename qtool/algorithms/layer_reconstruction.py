@@ -12,21 +12,20 @@ Layer-wise reconstruction is what AdaRound (Nagel et al. 2020) and GPTQ (Frantar
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import run_backwards
-from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
-from qtool.algorithms.layer_rows import is_of_experts, residual_input, residual_target
+from qtool.algorithms.exclusive_layers import Layer, LayerCall, exclusive_layers, with_constants
+from qtool.algorithms.layer_rows import is_of_experts
+from qtool.algorithms.layer_solution import LayerSolution, SolvedLayers, broadcast_solution
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
     BatchSlice,
@@ -56,32 +55,6 @@ ROWS, LOW_BIT_ROWS = 24, 48  # per column, over all batches
 MIN_ROWS = 8192  # of narrow layers, whose rows cost little
 
 
-@dataclass(frozen=True, eq=False)
-class LayerSolution:
-    """New constants of one layer.
-
-    Attributes:
-        weight: weight on its grid; None where rounding to nearest is better.
-        bias: None where the layer has none.
-        note: a sentence for the user, or "".
-    """
-
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
-    note: str = ""
-
-    def to_bytes(self) -> bytes:
-        constants = {"weight": self.weight, "bias": self.bias}
-        tensors = {name: t.contiguous() for name, t in constants.items() if t is not None}
-        return save(tensors, {"note": self.note})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> LayerSolution:
-        head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        tensors = load(data)
-        return cls(tensors.get("weight"), tensors.get("bias"), head["__metadata__"]["note"])
-
-
 Solver = Callable[[QuantPlan, Layer, LayerSamples], LayerSolution]
 """Solves a layer from its samples; the target of the plan may limit pairs of weights."""
 
@@ -93,107 +66,79 @@ class LayerWalk:
     Attributes:
         plan: plan of the network.
         executor: executor of the quantized network.
-        layers: layers by name.
+        calls: number of the result -> layer.
         solver: solves one layer.
         needs_rows: whether the solver reads single rows; else only their means.
         row_weights: layer -> number of a batch -> weight of each row.
         batches: number of batches of all ranks.
         ranks: share the batches (batch i is on rank i modulo their number) and layers.
-        residuals: layer -> number of the tensor that its result is added to.
-        constants: attribute of the module -> new value.
-        float_constants: those of `constants` that have no codes in the file.
+        solved: what it has changed.
     """
 
     plan: QuantPlan
     executor: Executor
-    layers: dict[str, Layer]
+    calls: Mapping[int, LayerCall]
     solver: Solver
     needs_rows: bool
     row_weights: Mapping[str, Mapping[int, torch.Tensor]]
     batches: int
     ranks: Ranks
-    residuals: Mapping[str, int]
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    float_constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    rounded: int = 0
-    corrected: int = 0
+    solved: SolvedLayers = field(default_factory=SolvedLayers)
 
     def visit(
-        self, names: Sequence[str], values: Sequence[Sequence[Values]]
-    ) -> Mapping[str, torch.Tensor]:
+        self, numbers: Sequence[int], values: Sequence[Sequence[Values]]
+    ) -> Mapping[int, torch.Tensor]:
         """Solve layers; return the values behind their points."""
         solve = self._solve_shared if self.ranks.is_distributed else self._solve_alone
-        updates: dict[str, torch.Tensor] = {}
-        for name, solution in solve(names, values):
-            updates |= self._store(name, solution)
-        return {name: t.to(self.executor.device) for name, t in updates.items()}
+        updates = dict[int, torch.Tensor]()
+        for call, solution in solve([self.calls[i] for i in numbers], values):
+            for place, value in self.solved.add(call.layer, solution).items():
+                updates[call.operands[place]] = value.to(self.executor.device)
+        return updates
 
     def _solve_alone(
-        self, names: Sequence[str], values: Sequence[Sequence[Values]]
-    ) -> Iterator[tuple[str, LayerSolution]]:
+        self, calls: Sequence[LayerCall], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[LayerCall, LayerSolution]]:
         """Solve each layer before taking the samples of the next: one layer's are in memory."""
-        for name in names:
-            samples = LayerSamples(self.layers[name].node, self._slices(name, values))
-            yield name, self.solver(self.plan, self.layers[name], samples)
+        for call in calls:
+            samples = LayerSamples(call.layer.node, self._slices(call, values))
+            yield call, self.solver(self.plan, call.layer, samples)
 
     def _solve_shared(
-        self, names: Sequence[str], values: Sequence[Sequence[Values]]
-    ) -> Iterator[tuple[str, LayerSolution]]:
+        self, calls: Sequence[LayerCall], values: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[LayerCall, LayerSolution]]:
         """Solve the layers on several ranks.
 
         Samples are exchanged first, so that no rank waits for the solution of another.
         """
-        ranks, samples = self.ranks, dict[str, LayerSamples]()
-        costs = [_cost(self.layers[name]) for name in names]
-        owners = dict(zip(names, balance(costs, ranks.size), strict=True))
-        for name, owner in owners.items():
-            shares = ranks.gather(slices_to_bytes(self._slices(name, values)), owner)
+        ranks, samples = self.ranks, dict[int, LayerSamples]()
+        owners = balance([_cost(call.layer) for call in calls], ranks.size)
+        for call, owner in zip(calls, owners, strict=True):
+            shares = ranks.gather(slices_to_bytes(self._slices(call, values)), owner)
             if owner == ranks.rank:
                 slices = interleave([slices_from_bytes(data) for data in shares])
-                samples[name] = LayerSamples(self.layers[name].node, slices)
+                samples[call.number] = LayerSamples(call.layer.node, slices)
         own = {
-            name: self.solver(self.plan, self.layers[name], each).to_bytes()
-            for name, each in samples.items()
+            call.number: self.solver(self.plan, call.layer, samples[call.number])
+            for call in calls
+            if call.number in samples
         }
-        for name, owner in owners.items():
-            yield name, LayerSolution.from_bytes(ranks.broadcast(own.get(name), owner))
+        for call, owner in zip(calls, owners, strict=True):
+            yield call, broadcast_solution(ranks, own.get(call.number), owner)
 
-    def _slices(self, name: str, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
+    def _slices(self, call: LayerCall, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
         """Return the samples of a layer in this rank's batches."""
-        layer, slices = self.layers[name], list[BatchSlice]()
-        source = self.executor.calls[self.executor.indices[name]].operands[0][1]
-        targets, limits = self._targets(name, values), self._row_limits(layer)
-        ids = self._ids(name, values)
-        for k, row in enumerate(values[1]):
+        layer, slices = call.layer, list[BatchSlice]()
+        limits, known = self._row_limits(layer), self.row_weights.get(layer.name)
+        for k, (exact, coded) in enumerate(zip(*values, strict=True)):
             i = k * self.ranks.size + self.ranks.rank
-            weights = self.row_weights[name][i] if name in self.row_weights else None
+            target, ids = call.target(exact, coded), call.experts(exact, coded)
+            weights = None if known is None else known[i]
+            rows = limits[is_holdout(i)]
             slices.append(
-                slice_batch(
-                    layer.node, row[source], targets[k], weights, limits[is_holdout(i)], ids[k]
-                )
+                slice_batch(layer.node, coded[call.operands[0]], target, weights, rows, ids)
             )
         return slices
-
-    def _targets(self, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
-        """Return the float results of a layer, plus the error of the tensor they are added to."""
-        float_values, quantized_values = values
-        number, residual = self.executor.indices[name], self.residuals.get(name)
-        if residual is None:
-            return [row[number] for row in float_values]
-        pairs = zip(float_values, quantized_values, strict=True)
-        return [residual_target(a[number], a[residual], b[residual]) for a, b in pairs]
-
-    def _ids(self, name: str, values: Sequence[Sequence[Values]]) -> Sequence[torch.Tensor | None]:
-        """Return the expert of each row; None for a layer without experts, and -1 where the float
-        network has chosen another, whose result is no target."""
-        operands = dict(self.executor.calls[self.executor.indices[name]].operands)
-        if not is_of_experts(self.layers[name].node):
-            return [None] * len(values[0])
-        pairs = (
-            (exact[operands[2]], coded[operands[2]]) for exact, coded in zip(*values, strict=True)
-        )
-        return [torch.where(exact == coded, coded, -1) for exact, coded in pairs]
 
     def _row_limits(self, layer: Layer) -> tuple[int, int]:
         """Return how many rows of a batch are used, to solve a layer and to judge the solution."""
@@ -206,24 +151,6 @@ class LayerWalk:
         holdout = sum(map(is_holdout, range(self.batches)))
         training = self.batches - holdout
         return max(1, rows // max(training, 1)), max(1, rows // 2 // max(holdout, 1))
-
-    def _store(self, name: str, solution: LayerSolution) -> dict[str, torch.Tensor]:
-        layer, updates = self.layers[name], dict[str, torch.Tensor]()
-        self.notes += [solution.note] if solution.note else []
-        if solution.weight is not None:
-            self.constants[layer.attribute(1)] = solution.weight
-            self.rounded += 1
-            updates[f"{name}.weight"] = solution.weight
-        if solution.bias is None:
-            return updates
-        self.corrected += 1
-        attribute = layer.attribute(2)
-        if layer.bias_params is not None:
-            bias = layer.stored_bias(solution.bias)
-            self.constants[attribute] = bias
-            return {**updates, f"{name}.bias": bias}
-        self.constants[attribute] = self.float_constants[attribute] = solution.bias
-        return {**updates, G.name_of(layer.constant(2)): solution.bias}
 
 
 def reconstruct_layers(
@@ -255,17 +182,16 @@ def reconstruct_layers(
     own = range(ranks.rank, len(samples), ranks.size)
     nodes = [layer.node for layer in layers.values()]
     weights = token_weights(state.graph, samples, nodes, own)
-    residuals = _residuals(executor, layers.keys())
-    walk = LayerWalk(
-        state.plan, executor, layers, solver, needs_rows, weights, len(samples), ranks, residuals
-    )
-    stops = {name: [residuals[name]] if name in residuals else [] for name in layers}
+    calls = _calls(executor, layers)
+    walk = LayerWalk(state.plan, executor, calls, solver, needs_rows, weights, len(samples), ranks)
+    stops = {number: call.looks for number, call in calls.items()}
     run_by_levels(executor, samples[ranks.rank :: ranks.size], stops, walk.visit)
-    if walk.notes and fit < min(kept.n_train, 2 * HOLDOUT_EVERY):
-        walk.notes.append(f"{step}: memory limits it to {fit} of {kept.n_train} samples")
-    changed = walk.rounded if needs_rows else walk.corrected
-    change = Change(step, changed, reason, walk.float_constants)
-    return with_constants(state, walk.constants).with_notes(*walk.notes).with_change(change)
+    solved = walk.solved
+    if solved.notes and fit < min(kept.n_train, 2 * HOLDOUT_EVERY):
+        solved.notes.append(f"{step}: memory limits it to {fit} of {kept.n_train} samples")
+    count = len(solved.steps) if needs_rows else len(solved.constants)
+    change = Change(step, count, reason, solved.float_constants)
+    return with_constants(state, solved.constants).with_notes(*solved.notes).with_change(change)
 
 
 def replay_constants(state: ConversionState, change: Change) -> ConversionState:
@@ -280,16 +206,12 @@ def _cost(layer: Layer) -> float:
     return float(groups * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs)))
 
 
-def _residuals(executor: Executor, layers: Set[str]) -> dict[str, int]:
-    """Return the tensor that each layer's result is added to, where it is computed before."""
-    order = execution_order(executor.reads, {executor.indices[name] for name in layers})
-    place = {number: k for k, number in enumerate(order)}
-    added = {name: residual_input(executor, executor.indices[name]) for name in layers}
-    return {
-        name: other
-        for name, other in added.items()
-        if other is not None and place.get(other, -1) < place[executor.indices[name]]
-    }
+def _calls(run: Executor, layers: Mapping[str, Layer]) -> dict[int, LayerCall]:
+    """Return the layers by the numbers of their results; `run_by_levels` has their order."""
+    numbers = {run.indices[name] for name in layers}
+    place = {i: k for k, i in enumerate(execution_order(run.reads, numbers))}
+    made = (LayerCall.of(layer, run, lambda i: place.get(i, -1)) for layer in layers.values())
+    return {call.number: call for call in made}
 
 
 # Weight of each row (token) of a layer in its reconstruction error: its effect on the outputs.

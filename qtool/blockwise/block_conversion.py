@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -15,6 +15,7 @@ from torch import fx
 from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
+from qtool.algorithms.layer_solution import SolvedLayers
 from qtool.algorithms.part_samples import PartBatch, choose_samples
 from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
@@ -22,7 +23,6 @@ from qtool.backends.onnx.storage import save
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_pass import (
     After,
-    BlockOutcome,
     Rows,
     join_errors,
     run_block,
@@ -44,6 +44,7 @@ from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.types import Change
 from qtool.distributed import current, share_steps
 from qtool.frontends.captured_model import Captured
+from qtool.metrics.output_errors import OutputErrors
 from qtool.planning.plan import QuantPlan
 from qtool.verification.estimate import ESTIMATE, estimate_outputs
 
@@ -134,19 +135,19 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     needed = partial(required_inputs, run.whole, run.blocks, index + 1, batches)
     after = checkpoint.activations(index + 1), needed
-    outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
-    state = _with_solved_weights(solved, outcome, steps)
+    layers, errors = run_block(solved, solvers, values, checkpoint.scratch, after, own)
+    state = _with_solved_weights(solved, layers, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = _train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
-            rerun_block(solved, state, values, after, own, outcome)
+            errors = rerun_block(solved, state, values, after, own)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
         digest = changed_values(start, state).save(checkpoint.block(index))
-        record = _check_block(run, state, outcome, coded, measured, digest)
+        record = _check_block(run, state, layers, errors, coded, measured, digest)
     checkpoint.add(record)
 
 
@@ -163,7 +164,8 @@ def _start(run: BlockwiseRun, index: int, example: Sequence[Any]) -> ConversionS
 def _check_block(
     run: BlockwiseRun,
     converted: ConversionState,
-    outcome: BlockOutcome,
+    layers: SolvedLayers,
+    errors: Mapping[str, OutputErrors],
     coded: Sequence[torch.Tensor],
     measured: int,
     digest: str,
@@ -171,6 +173,7 @@ def _check_block(
     """Verify the next block as a file of its own, and return its record.
 
     Args:
+        layers, errors: results of `run_block`.
         coded: its inputs in the quantized network.
         measured: number of samples that its errors are measured on.
         digest: digest of its values.
@@ -185,10 +188,10 @@ def _check_block(
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     estimates = {
         name: estimate.outputs[0][1:]
-        for name, errors in outcome.errors.items()
-        if (estimate := estimate_outputs(errors, ESTIMATE)).outputs
+        for name, own in errors.items()
+        if (estimate := estimate_outputs(own, ESTIMATE)).outputs
     }
-    notes = (*quantized.notes, *outcome.notes)
+    notes = (*quantized.notes, *layers.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
     results = quantized.info.nodes, parity, exactness, checked.coverage
     arrays = {c.step: tuple(sorted(c.arrays)) for c in converted.changes if c.arrays}
@@ -196,17 +199,17 @@ def _check_block(
 
 
 def _with_solved_weights(
-    state: ConversionState, outcome: BlockOutcome, steps: Sequence[Step]
+    state: ConversionState, layers: SolvedLayers, steps: Sequence[Step]
 ) -> ConversionState:
     """Return the state with the solved weights and biases of the block, and a change of each step;
     that of the last one has the biases that are float."""
-    if not outcome.weights:
+    if not layers.constants:
         return state
-    solved = with_constants(state, outcome.weights)
+    solved = with_constants(state, layers.constants)
     solving = [step for step in steps if step.solve_layer is not None]
     for step in solving:
-        count = sum(step.name in names for names in outcome.solvers.values())
-        arrays = outcome.float_biases if step is solving[-1] else {}
+        count = sum(step.name in names for names in layers.steps.values())
+        arrays = layers.float_constants if step is solving[-1] else {}
         if count or arrays:
             solved = solved.with_change(Change(step.name, count, step.reason, arrays))
     return solved
@@ -243,9 +246,8 @@ def rerun_block(
     values: ActivationStore,
     after: After,
     batches: Sequence[StoredBatch],
-    outcome: BlockOutcome,
-) -> None:
-    """Run the trained block: replace the inputs of the next blocks, and the errors of `outcome`.
+) -> dict[str, OutputErrors]:
+    """Run the trained block: replace the inputs of the next blocks, and return its errors.
 
     Args:
         before: the state with the float weights of the block.
@@ -253,7 +255,6 @@ def rerun_block(
         values: inputs of the block and of later ones.
         after: see `run_block`.
         batches: the batches to run.
-        outcome: outcome of the first run.
     """
     ranks, errors = current(), dict[str, Rows]()
     module = runtime_module(trained)
@@ -269,7 +270,7 @@ def rerun_block(
         ]
         named = dict(zip(before.graph.outputs, zip(*results, strict=True), strict=True))
         store_results(batch, values, after, named, errors)
-    outcome.errors = join_errors(ranks, errors)
+    return join_errors(ranks, errors)
 
 
 # The samples of a block for steps that train on it: inputs in both networks, on disk.

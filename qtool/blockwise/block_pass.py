@@ -22,17 +22,15 @@ import torch
 
 from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.exclusive_layers import exclusive_layers
-from qtool.algorithms.layer_rows import is_of_experts, rare_experts, residual_input
+from qtool.algorithms.exclusive_layers import LayerCall, exclusive_layers
+from qtool.algorithms.layer_solution import SolvedLayers
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.layer_shards import (
-    BlockLayer,
     Shard,
     add_batch,
     make_shards,
-    solve_bias,
-    solve_shards,
+    solve_by_moments,
 )
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core import graph as G
@@ -56,7 +54,7 @@ def run_block(
     scratch: ActivationStore,
     after: After,
     batches: Sequence[StoredBatch],
-) -> BlockOutcome:
+) -> tuple[SolvedLayers, dict[str, OutputErrors]]:
     """Run batches through a block, and solve its layers on the way.
 
     Args:
@@ -67,6 +65,9 @@ def run_block(
         after: where to store the inputs of the next blocks, and their names for each batch.
         batches: the batches to run; those held out are measured, and never learned from.
 
+    Returns:
+        The solved layers, and name of a result -> its errors on the measured batches.
+
     Raises:
         FileError: the disk is full.
     """
@@ -74,15 +75,14 @@ def run_block(
     top = at.levels.top
     for level in range(top + 1):
         stops = set(at.levels.stops_of(level + 1))
-        layers = [layer for i, layer in at.layers.items() if i in stops]
-        shards = make_shards(at.ranks, layers, sum(b.fitted for b in batches))
+        calls = [call for i, call in at.calls.items() if i in stops]
+        shards = make_shards(at.ranks, calls, sum(b.fitted for b in batches))
         _advance(at, level, values, scratch, after if level == top else None, batches, shards)
-        for layer in layers:
-            _round(at, layer, [shard for shard in shards if shard.layer is layer])
+        for call in calls:
+            _solve(at, call, [shard for shard in shards if shard.call is call])
         del shards
         trim_memory()
-    at.outcome.errors = join_errors(at.ranks, at.errors)
-    return at.outcome
+    return at.solved, join_errors(at.ranks, at.errors)
 
 
 def _advance(
@@ -138,7 +138,7 @@ def _load(
         targets = set(at.levels.stops_of(level))
         known[1] = {i: v for i, v in known[1].items() if i not in targets}
     exact, coded = map(at.levels.start, (frozenset[str](), run.points))
-    return with_known(exact, known[0]), with_known(coded, {**known[1], **at.biases})
+    return with_known(exact, known[0]), with_known(coded, {**known[1], **at.changed})
 
 
 def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
@@ -211,49 +211,13 @@ def join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErr
     return joined
 
 
-def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
+def _solve(at: BlockRun, call: LayerCall, shards: Sequence[Shard]) -> None:
     """Round the weights of a layer, if that is better than their nearest codes, and correct its
     bias."""
-    source = layer.layer
-    solved = solve_shards(
-        at.ranks, shards, source.weight_params, source.weight, at.plan, at.solvers
-    )
-    if solved.singular:
-        at.outcome.notes.append(
-            f"{source.name}.weight: rounded to nearest, since the Hessian of its inputs is singular"
-        )
-    if solved.tokens.dim() and (rare := rare_experts(source.name, solved.tokens)):
-        at.outcome.notes.append(rare)
-    bias = solve_bias(at.ranks, shards, solved.weight)
-    if bias is not None:
-        assert layer.bias is not None
-        at.biases[layer.bias] = at.outcome.weights[source.attribute(2)] = bias
-        if source.bias_params is None:
-            at.outcome.float_biases[source.attribute(2)] = bias
-    if solved.weight is None:
-        return
-    at.executor.quantized_constants[layer.weight] = solved.weight
-    at.outcome.weights[source.attribute(1)] = solved.weight
-    at.outcome.solvers[source.attribute(1)] = solved.steps
-
-
-@dataclass
-class BlockOutcome:
-    """The result of running a block.
-
-    Attributes:
-        weights: attribute -> solved weights of a layer, or its bias.
-        float_biases: those of the biases that have no codes in the file.
-        solvers: attribute -> names of the steps that solved it or parts of it.
-        notes: sentences for the user.
-        errors: name of a result -> its errors on the measured batches.
-    """
-
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    float_biases: dict[str, torch.Tensor] = field(default_factory=dict)
-    solvers: dict[str, frozenset[str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    errors: dict[str, OutputErrors] = field(default_factory=dict)
+    solution = solve_by_moments(at.ranks, shards, at.plan, at.solvers)
+    for place, value in at.solved.add(call.layer, solution).items():
+        number, points = call.operands[place], at.executor.quantized_constants
+        (points if number in points else at.changed)[number] = value
 
 
 @dataclass
@@ -265,10 +229,11 @@ class BlockRun:
         solvers: solvers of its layers, by the names of their steps.
         inputs: names of the block's inputs.
         outputs: name -> number.
-        layers: number of the result -> layer to be rounded.
+        calls: number of the result -> layer to be rounded.
         levels: levels of the block, with its layers as stops.
         errors: name of a result -> number of a measured batch of this rank, noise and power.
-        biases: number -> bias in the quantized network, of layers that are solved.
+        changed: number -> float constant of the quantized network that differs.
+        solved: what has changed.
     """
 
     plan: QuantPlan
@@ -276,37 +241,24 @@ class BlockRun:
     solvers: Mapping[str, LayerSolver]
     inputs: Sequence[str]
     outputs: Mapping[str, int]
-    layers: Mapping[int, BlockLayer]
+    calls: Mapping[int, LayerCall]
     levels: Levels
-    outcome: BlockOutcome
     ranks: Ranks
     errors: dict[str, list[tuple[int, list[float], list[float]]]] = field(default_factory=dict)
-    biases: dict[int, torch.Tensor] = field(default_factory=dict)
+    changed: dict[int, torch.Tensor] = field(default_factory=dict)
+    solved: SolvedLayers = field(default_factory=SolvedLayers)
 
 
 def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:
     """Return the run of a block, with the levels of its values. See `run_block`."""
     module = runtime_module(state)
     executor = Executor(replace(state.graph, module=module))
-    layers = _layers(state, executor) if solvers else {}
-    levels = Levels.of(executor, dict.fromkeys(layers, ()))
+    layers = exclusive_layers(state).values() if solvers else ()
+    made = (LayerCall.of(layer, executor) for layer in layers)
+    calls = {call.number: call for call in made}
+    levels = Levels.of(executor, {number: call.looks for number, call in calls.items()})
     ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
     outputs = dict(zip(state.graph.outputs, ends, strict=True))
     inputs = [i.name for i in state.graph.inputs]
-    sides = inputs, outputs, layers, levels
-    return BlockRun(state.plan, executor, solvers, *sides, BlockOutcome(), current())
-
-
-def _layers(state: ConversionState, run: Executor) -> dict[int, BlockLayer]:
-    """Return the layers whose weights are quantized and read by no other node, by number."""
-    layers = {}
-    for name, layer in exclusive_layers(state).items():
-        number = run.indices[name]
-        reads = dict(run.calls[number].operands)
-        residual = residual_input(run, number)
-        if residual is not None and residual > number:  # not computed when the layer is rounded
-            residual = None
-        third = reads.get(2)  # the bias, or ids of experts
-        bias, ids = (None, third) if is_of_experts(layer.node) else (third, None)
-        layers[number] = BlockLayer(layer, number, reads[0], reads[1], bias, residual, ids)
-    return layers
+    sides = inputs, outputs, calls, levels
+    return BlockRun(state.plan, executor, solvers, *sides, current())

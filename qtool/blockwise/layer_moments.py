@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import MIN_TOKENS, input_rows, output_rows
+from qtool.algorithms.layer_rows import MIN_TOKENS, input_rows, output_rows, rare_experts
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.core.graph import torch_ops
@@ -181,18 +181,17 @@ class LayerMoments:
         if self._holdout.all.shape[1]:
             self._holdout.all.sub_(self._holdout.all.mean(1, keepdim=True))
 
-    def drop_rare_experts(self) -> torch.Tensor:
-        """Drop the moments of experts with few tokens; return the number of tokens of each expert.
+    def drop_rare_experts(self, layer: str) -> str:
+        """Drop the moments of experts with few tokens, and return a sentence that names them.
 
         Moments of zero round to nearest. Without experts there is nothing to drop.
         """
-        tokens = self.inputs.tokens
-        if tokens.dim():
-            rare = tokens < MIN_TOKENS
-            self.residual_moment[rare] = 0
-            for squares in self.inputs.squares:
-                squares[rare] = 0
-        return tokens
+        if not (tokens := self.inputs.tokens).dim():
+            return ""
+        rare = tokens < MIN_TOKENS
+        for moments in (self.residual_moment, *self.inputs.squares):
+            moments[rare] = 0
+        return rare_experts(layer, tokens)
 
     def params_of(self, params: QuantParams) -> QuantParams:
         """Return the parameters of these outputs, from those of the layer."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from qtool.algorithms import acceptance
 from qtool.algorithms.learned_scales import training
-from qtool.algorithms.weight_rounding import layer_step
+from qtool.algorithms.weight_rounding import layer_solver
 from qtool.api.conversion import quantize
 from qtool.core.graph.fingerprint import state_hash
 from qtool.frontends.captured_model import Captured, capture_model
@@ -48,21 +48,21 @@ def captured() -> Captured:
 
 def solved(rank: int, size: int) -> tuple[str, int, list[str]]:
     """The model, how many layers were solved here, and what was changed."""
-    count, real, rounds = 0, layer_step.best_solution, (training.MIN_STEPS, training.MAX_STEPS)
+    count, real, rounds = 0, layer_solver.best_solution, (training.MIN_STEPS, training.MAX_STEPS)
 
     def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
         return real(*given)
 
-    layer_step.best_solution, training.MIN_STEPS, training.MAX_STEPS = counted, 20, 20
+    layer_solver.best_solution, training.MIN_STEPS, training.MAX_STEPS = counted, 20, 20
     try:
         few = [{"select": "*", "weights": "int4"}]
         made = quantize(
             captured(), data()[rank::size], recipe=few, recover=["gptq", "learned-scales"]
         )
     finally:
-        layer_step.best_solution, training.MIN_STEPS, training.MAX_STEPS = real, *rounds
+        layer_solver.best_solution, training.MIN_STEPS, training.MAX_STEPS = real, *rounds
     return state_hash(made.graph.module), count, [f"{c.step} {c.count}" for c in made.changes]
 
 
@@ -88,7 +88,7 @@ def test_layers_are_dealt_out_to_the_same_bytes() -> None:
 
 def dies(rank: int) -> None:
     if rank == 1:
-        layer_step.best_solution = lambda *_: os._exit(3)
+        layer_solver.best_solution = lambda *_: os._exit(3)
     quantize(captured(), data()[rank::2], mode="weight-only", recover=["gptq"])
 
 

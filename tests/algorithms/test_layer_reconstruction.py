@@ -10,6 +10,7 @@ from torch import nn
 import qtool
 from qtool.algorithms import layer_reconstruction
 from qtool.algorithms.compared_values import worst_error
+from qtool.algorithms.exclusive_layers import residual_input
 from qtool.algorithms.layer_rows import (
     as_matrix,
     as_weight,
@@ -18,7 +19,6 @@ from qtool.algorithms.layer_rows import (
     input_sums,
     is_product,
     output_rows,
-    residual_input,
     row_weights,
 )
 from qtool.algorithms.part_samples import PartBatch, choose_samples, float_side, join_batches

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import qtool
+from qtool.algorithms.weight_rounding.layer_samples import LayerMeans, layer_sums
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.blockwise.layer_shards import LayerMeans
 from qtool.core import graph as G
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.data.sample_roles import Role, roles_of
@@ -64,10 +64,11 @@ def test_means_are_of_all_batches_in_any_sizes() -> None:
     layer = nn.Conv2d(2, 3, 3, padding=1)
     x = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     graph = qtool.capture_model(layer.eval(), x).graph
-    means = LayerMeans(next(n for n in G.calls(graph.graph) if "conv" in str(n.target)))
+    node = next(n for n in G.calls(graph.graph) if "conv" in str(n.target))
+    means = LayerMeans(node)
     with torch.no_grad():
         for batch in x.split(4):
-            means.add(batch, layer(batch))
+            means.add(*layer_sums(node, batch, layer(batch)))
         expected = layer(x).mean((0, 2, 3))
         product = layer.weight.flatten(1).double() @ means.mean_input()[0]
     assert torch.allclose(means.mean_target(), expected.double(), atol=1e-6)

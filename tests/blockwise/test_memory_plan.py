@@ -11,12 +11,12 @@ from qtool.cli.value_types import Bytes
 from safetensors.torch import save_file
 
 import qtool
-from qtool.algorithms.exclusive_layers import Layer
+from qtool.algorithms.exclusive_layers import Layer, LayerCall
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.checkpoint import BlockRecord, file_digest, open_checkpoint
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments
-from qtool.blockwise.layer_shards import BlockLayer, Shard, solve_shards
+from qtool.blockwise.layer_shards import Shard, solve_by_moments
 from qtool.blockwise.memory_plan import BLOCK, SMALLEST, WHOLE, block_size, whole_memory
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams
@@ -64,7 +64,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Shard:
     rows = moments.inputs.add(node, torch.ones(3, 2), 0)
     moments.add(rows, torch.ones(3, 2), 0)
     layer = Layer(node, WEIGHT, PARAMS, None, None)
-    return Shard(BlockLayer(layer, 2, 0, 1, None, None), 0, slice(0, 2), moments)
+    return Shard(LayerCall(layer, 2, {0: 0, 1: 1}, None), 0, slice(0, 2), moments)
 
 
 def plan() -> QuantPlan:
@@ -73,15 +73,15 @@ def plan() -> QuantPlan:
 
 def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
-    solved = solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})
+    solved = solve_by_moments(Ranks(), [one], plan(), {"gptq": solve_layer})
     assert solved.weight is None
-    assert solved.singular
+    assert solved.note.endswith("rounded to nearest, since the Hessian of its inputs is singular")
 
 
 def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})
+        solve_by_moments(Ranks(), [one], plan(), {"gptq": solve_layer})
 
 
 def test_the_memory_of_a_whole_model(tmp_path: Path) -> None:

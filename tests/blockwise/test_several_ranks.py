@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.algorithms.weight_rounding import layer_solver
-from qtool.blockwise import block_conversion, layer_moments, layer_shards, quantize
+from qtool.blockwise import block_conversion, layer_moments, quantize
 from qtool.blockwise.checkpoint import Checkpoint
 from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
@@ -86,14 +86,14 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
 def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     prepared()
     solved = 0
-    real = layer_shards.best_solution
+    real = layer_solver.best_solution
 
     def counted(*given: Any) -> Any:
         nonlocal solved
         solved += 1
         return real(*given)
 
-    layer_shards.best_solution = counted
+    layer_solver.best_solution = counted
     found = {}
     for kind, (count, options) in KINDS.items():
         place = out / kind

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -31,7 +32,8 @@ BatchSlice = dict[str, torch.Tensor]
 """Samples of one batch: rows of the inputs `x` and targets `y`, and their weights `counts`;
 `inputs` and `results`, the sums of all rows, with the weights of these sums in `<name>.weight`."""
 
-aten = torch.ops.aten
+Part = tuple[torch.Tensor, float]
+"""A sum over a batch, and the weight of what it sums."""
 
 
 def is_holdout(batch: int) -> bool:
@@ -64,8 +66,7 @@ def slice_batch(
         }
         if weights is not None:
             samples["counts"] = row_weights(weights, rows)
-    channel = -1 if reads_features(node) else 1
-    sums = input_sums(node, inputs, weights), channel_sums(target, channel, weights)
+    sums = layer_sums(node, inputs, target, weights)
     for name, (total, weight) in zip(("inputs", "results"), sums, strict=True):
         samples[name] = total
         samples[f"{name}.weight"] = torch.tensor(weight, dtype=torch.float64)
@@ -107,16 +108,44 @@ class LayerSamples:
         root = (share * len(share)).sqrt()
         return x.mul_(root), y.mul_(root)
 
+    @property
+    def means(self) -> LayerMeans:
+        """Means over all rows."""
+        means = LayerMeans(self.node)
+        for each in self.slices:
+            sums = ((each[name], float(each[f"{name}.weight"])) for name in ("inputs", "results"))
+            means.add(*sums)
+        return means
+
+
+class LayerMeans:
+    """Means of a layer over all positions of its samples, from sums: one for each shape."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self._node = node
+        self._inputs, self._results = dict[torch.Size, Part](), dict[torch.Size, Part]()
+
+    def add(self, inputs: Part, results: Part) -> None:
+        """Add a batch: the sums of `layer_sums`."""
+        for parts, (total, weight) in ((self._inputs, inputs), (self._results, results)):
+            known: tuple[Any, float] = parts.get(total.shape, (0, 0.0))
+            parts[total.shape] = known[0] + total, known[1] + weight
+
     def mean_input(self) -> torch.Tensor:
         """Return the mean row of inputs, float64 [groups, in]."""
-        return input_mean(self.node, self._means("inputs"))
+        return input_mean(self._node, list(self._inputs.values()))
 
     def mean_target(self) -> torch.Tensor:
         """Return the mean target of each channel, float64 [channels]."""
-        return channel_mean(self._means("results"))
+        return channel_mean(list(self._results.values()))
 
-    def _means(self, name: str) -> list[tuple[torch.Tensor, float]]:
-        return [(each[name], float(each[f"{name}.weight"])) for each in self.slices]
+
+def layer_sums(
+    node: fx.Node, inputs: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
+) -> tuple[Part, Part]:
+    """Return the sums of inputs and targets over a batch. Arguments: see `slice_batch`."""
+    channel = -1 if reads_features(node) else 1
+    return input_sums(node, inputs, weights), channel_sums(target, channel, weights)
 
 
 def _join(slices: Sequence[BatchSlice], name: str) -> torch.Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.layer_rows import as_matrix, as_weight, is_of_experts
+from qtool.algorithms.layer_solution import LayerSolution
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     InverseHessian,
@@ -33,6 +34,8 @@ from qtool.planning.targets import target
 from qtool.planning.targets.saturation import pair_partners
 
 COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
+NEAREST = ".weight: rounded to nearest, since"
+"""Of a note, between the name of a layer and a reason."""
 
 
 class LayerEvidence(Protocol):
@@ -146,6 +149,22 @@ def best_solution(
         if (proposed_error := problem.error(proposed)) < error:
             best, error = (name, proposed), proposed_error
     return best
+
+
+def solve_problem(
+    layer: str, problem: LayerProblem, solvers: Mapping[str, LayerSolver], note: str = ""
+) -> LayerSolution:
+    """Return the weights of `best_solution`, and a note on a singular Hessian, or the one passed.
+
+    layer: name of the layer.
+    """
+    try:
+        best = best_solution(problem, solvers)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
+        best, note = None, f"{layer}{NEAREST} the Hessian of its inputs is singular"
+    if best is None:
+        return LayerSolution(note=note)
+    return LayerSolution(best[1], None, note, frozenset({best[0]}))
 
 
 def solve_layer(problem: LayerProblem) -> torch.Tensor:

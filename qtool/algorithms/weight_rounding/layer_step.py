@@ -15,21 +15,22 @@ error by learning for each weight whether it is rounded up or down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from qtool.algorithms.bias_correction import corrected_bias
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_reconstruction import LayerSolution
 from qtool.algorithms.layer_rows import is_of_experts, without_rare_experts
+from qtool.algorithms.layer_solution import LayerSolution
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
     COLUMNS,
+    NEAREST,
     LayerProblem,
     LayerSolver,
-    best_solution,
+    solve_problem,
 )
 from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.planning.plan import QuantPlan
@@ -85,11 +86,12 @@ def solve_by_rows(
     step: str, solve: LayerSolver, plan: QuantPlan, layer: Layer, samples: LayerSamples
 ) -> LayerSolution:
     """Return the weights of a layer, None where rounding to nearest is better, and their bias."""
-    best, note = None, ""
     training, holdout = samples.rows(holdout=False), samples.rows(holdout=True)
     if training is None or holdout is None:
-        note = "its samples are too few to hold some out"
+        why = "its samples are too few to hold some out"
+        solution = LayerSolution(note=f"{layer.name}{NEAREST} {why}")
     else:
+        note = ""
         if is_of_experts(layer.node):
             training, note = without_rare_experts(layer.name, training)
         weights = layer.matrix.cpu()
@@ -98,11 +100,5 @@ def solve_by_rows(
         problem = LayerProblem(
             layer.node, weights, layer.weight_params, layer.weight.shape, plan, evidence, zeros
         )
-        try:
-            best = best_solution(problem, {step: solve})
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
-            note = "the Hessian of its inputs is singular"
-    if note and not note.startswith(layer.name):
-        note = f"{layer.name}.weight: rounded to nearest, since {note}"
-    weight = None if best is None else best[1]
-    return LayerSolution(weight, corrected_bias(layer, samples, weight), note)
+        solution = solve_problem(layer.name, problem, {step: solve}, note)
+    return replace(solution, bias=corrected_bias(layer, samples.means, solution.weight))

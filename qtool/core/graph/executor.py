@@ -176,13 +176,6 @@ class Executor:
             known[self.indices[other]] = value
         return self._compute(self.calls[self.indices[name]], known, points)
 
-    def constant_of(self, name: str) -> int:
-        """Return the number of a constant: behind the point of this name or, without one, of the
-        node."""
-        points = (i for i, call in self.calls.items() if call.point == name)
-        index = next((i for i in points if i in self.quantized_constants), None)
-        return self.indices[name] if index is None else index
-
     @property
     def reads(self) -> dict[int, Collection[int]]:
         """Number of a computed node -> the nodes whose values it reads."""

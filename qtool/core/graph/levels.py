@@ -22,7 +22,7 @@ from qtool.core.progress import track
 
 Reads = Mapping[int, Collection[int]]
 """Node -> the nodes whose values it reads or looks at."""
-Visit = Callable[[list[str], Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]]
+Visit = Callable[[list[int], Sequence[Sequence[Values]]], Mapping[int, torch.Tensor]]
 """See `run_by_levels`."""
 
 
@@ -144,29 +144,26 @@ def with_known(values: Values, known: Mapping[int, Any]) -> Values:
 
 
 @torch.no_grad()
-def run_by_levels(
-    executor: Executor, batches: Sequence[Batch], stops: Mapping[str, Collection[int]], visit: Visit
-) -> None:
+def run_by_levels(executor: Executor, batches: Sequence[Batch], stops: Reads, visit: Visit) -> None:
     """Run the float and the quantized network level by level, all batches in memory.
 
     Args:
         executor: executor of the quantized network.
         batches: bound to the graph.
-        stops: name of a node to stop at -> numbers of the nodes that it looks at.
-        visit: called with the names of the stops of a level, when the float network has computed
-            them and the quantized one has not, and with all values that are still needed:
-            [network][batch][number of node]. It returns new values of constants, by the name of
-            their point or, without one, of their node, for the quantized network from there on.
+        stops: see `Levels`.
+        visit: called with the stops of a level, when the float network has computed them and the
+            quantized one has not, and with all values that are still needed:
+            [network][batch][number of node]. It returns new values of constants by number, for
+            the quantized network from there on.
     """
-    levels = Levels.of(executor, {executor.indices[name]: looks for name, looks in stops.items()})
-    names = {executor.indices[name]: name for name in stops}
+    levels = Levels.of(executor, stops)
     starts = [levels.start(points) for points in (frozenset[str](), executor.points)]
     networks = [[with_known(s, executor.inputs_of(b)) for b in batches] for s in starts]
     for level in track("layer by layer", range(levels.top + 1)):
         alive, chosen = levels.alive(level), levels.stops_of(level + 1)
         for exact, coded in zip(*networks, strict=True):
             levels.advance(level, exact, coded, alive)
-        updates = visit([names[i] for i in chosen], networks) if chosen else {}
-        for name, value in updates.items():
+        updates = visit(chosen, networks) if chosen else {}
+        for number, value in updates.items():
             for row in networks[1]:
-                row[executor.constant_of(name)] = value
+                row[number] = value

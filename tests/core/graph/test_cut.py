@@ -59,13 +59,13 @@ def test_a_level_keeps_nothing_that_nobody_reads_any_more() -> None:
     constants = Levels.of(run, {}).constants
     known: list[list[int]] = []
 
-    def visit(names: list[str], values: Sequence[Sequence[Values]]) -> dict[str, torch.Tensor]:
+    def visit(stops: list[int], values: Sequence[Sequence[Values]]) -> dict[int, torch.Tensor]:
         for (row,) in values:
             known.append([i for i, v in enumerate(row) if v is not None and i not in constants])
         return {}
 
     batch = graph.call_of([torch.ones(2, 3)])
-    run_by_levels(run, [batch], dict.fromkeys(map(str, range(6)), ()), visit)
+    run_by_levels(run, [batch], dict.fromkeys((run.indices[str(i)] for i in range(6)), ()), visit)
     in_float, quantized = known[::2], known[1::2]
     assert max(map(len, in_float)) == 2  # the input of the layer and its result
     assert max(map(len, quantized)) == 1

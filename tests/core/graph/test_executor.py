@@ -120,13 +120,12 @@ def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
     assert sorted(execution_order(run.reads, numbers)) == sorted(run.calls)
     seen: dict[str, list[bool]] = {}
 
-    def visit(names: list[str], values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        (name,) = names
-        number = run.indices[name]
-        seen[name] = [network[0][number] is not None for network in values]
+    def visit(stops: list[int], values: Sequence[Sequence[Values]]) -> Mapping[int, torch.Tensor]:
+        (number,) = stops
+        seen[run.name_of(number)] = [network[0][number] is not None for network in values]
         return {}
 
-    run_by_levels(run, [bound(batch(1))], dict.fromkeys(stops, ()), visit)
+    run_by_levels(run, [bound(batch(1))], dict.fromkeys(numbers, ()), visit)
     assert list(seen) == ["stem", "body", "head"]
     assert all(known == [True, False] for known in seen.values())
 
