@@ -12,7 +12,6 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
 from qtool.algorithms.layer_solution import SolvedLayers
@@ -22,11 +21,7 @@ from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import save
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_pass import (
-    After,
-    Rows,
-    join_errors,
     run_block,
-    store_results,
 )
 from qtool.blockwise.changed_values import changed_values
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
@@ -39,10 +34,9 @@ from qtool.core.data.sample_roles import Role
 from qtool.core.errors import VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.cut import Block, weight_bytes
-from qtool.core.graph.executor import Executor
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.types import Change
-from qtool.distributed import current, share_steps
+from qtool.distributed import share_steps
 from qtool.frontends.captured_model import Captured
 from qtool.metrics.output_errors import OutputErrors
 from qtool.planning.plan import QuantPlan
@@ -134,15 +128,15 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     solved = run_steps((step for step in steps if step.scope is Scope.WEIGHTS), start)
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     needed = partial(required_inputs, run.whole, run.blocks, index + 1, batches)
-    after = checkpoint.activations(index + 1), needed
-    layers, errors = run_block(solved, solvers, values, checkpoint.scratch, after, own)
+    stores = values, checkpoint.scratch, (checkpoint.activations(index + 1), needed)
+    layers, errors = run_block(solved, solvers, *stores, own)
     state = _with_solved_weights(solved, layers, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = _train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
-            errors = rerun_block(solved, state, values, after, own)
+            _, errors = run_block(solved, {}, *stores, own, state)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
@@ -221,8 +215,7 @@ def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
 
 
 # For such a step a block is a small network. It is judged on the block's held-out samples, by the
-# errors of its results. Then the quantized block runs again, as the next blocks have to be given
-# its new results.
+# errors of its results. Then the block runs again, for its new results, which the next blocks read.
 
 
 def _train_block(
@@ -238,39 +231,6 @@ def _train_block(
     with share_steps():
         trained = run_steps(steps, replace(state, samples=samples))
     return replace(trained, samples=None)
-
-
-def rerun_block(
-    before: ConversionState,
-    trained: ConversionState,
-    values: ActivationStore,
-    after: After,
-    batches: Sequence[StoredBatch],
-) -> dict[str, OutputErrors]:
-    """Run the trained block: replace the inputs of the next blocks, and return its errors.
-
-    Args:
-        before: the state with the float weights of the block.
-        trained: state after the steps.
-        values: inputs of the block and of later ones.
-        after: see `run_block`.
-        batches: the batches to run.
-    """
-    ranks, errors = current(), dict[str, Rows]()
-    module = runtime_module(trained)
-    exact, coded = Executor(before.graph), Executor(replace(trained.graph, module=module))
-    names = [i.name for i in before.graph.inputs]
-    networks = (exact, frozenset[str]()), (coded, coded.points)
-    for batch in batches[ranks.rank :: ranks.size]:
-        ranks.check()
-        sides = values.load(batch.number)
-        results = [
-            run.output_values(run.graph.call_of([side[n] for n in names]), points)
-            for side, (run, points) in zip(sides, networks, strict=True)
-        ]
-        named = dict(zip(before.graph.outputs, zip(*results, strict=True), strict=True))
-        store_results(batch, values, after, named, errors)
-    return join_errors(ranks, errors)
 
 
 # The samples of a block for steps that train on it: inputs in both networks, on disk.

@@ -54,6 +54,7 @@ def run_block(
     scratch: ActivationStore,
     after: After,
     batches: Sequence[StoredBatch],
+    trained: ConversionState | None = None,
 ) -> tuple[SolvedLayers, dict[str, OutputErrors]]:
     """Run batches through a block, and solve its layers on the way.
 
@@ -64,6 +65,7 @@ def run_block(
         scratch: folder for activations inside the block.
         after: where to store the inputs of the next blocks, and their names for each batch.
         batches: the batches to run; those held out are measured, and never learned from.
+        trained: a later state of the block, whose quantized network runs; None: that of `state`.
 
     Returns:
         The solved layers, and name of a result -> its errors on the measured batches.
@@ -71,7 +73,7 @@ def run_block(
     Raises:
         FileError: the disk is full.
     """
-    at = start_run(state, solvers)
+    at = start_run(state, solvers, trained)
     top = at.levels.top
     for level in range(top + 1):
         stops = set(at.levels.stops_of(level + 1))
@@ -82,7 +84,7 @@ def run_block(
             _solve(at, call, [shard for shard in shards if shard.call is call])
         del shards
         trim_memory()
-    return at.solved, join_errors(at.ranks, at.errors)
+    return at.solved, _join_errors(at.ranks, at.errors)
 
 
 def _advance(
@@ -116,7 +118,7 @@ def _advance(
             scratch.save(index, _to_named(exact, alive | targets), _to_named(coded, alive))
         else:
             results = {name: (exact[i], coded[i]) for name, i in at.outputs.items()}
-            store_results(batch, values, after, results, at.errors)
+            _store_results(batch, values, after, results, at.errors)
             scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
@@ -137,8 +139,8 @@ def _load(
         known = [_from_named(side) for side in scratch.load(index)]
         targets = set(at.levels.stops_of(level))
         known[1] = {i: v for i, v in known[1].items() if i not in targets}
-    exact, coded = map(at.levels.start, (frozenset[str](), run.points))
-    return with_known(exact, known[0]), with_known(coded, {**known[1], **at.changed})
+    exact, coded = at.levels.start(frozenset()), at.levels.start(run.points, at.changed)
+    return with_known(exact, known[0]), with_known(coded, known[1])
 
 
 def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
@@ -157,7 +159,7 @@ def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
     }
 
 
-def store_results(
+def _store_results(
     batch: StoredBatch,
     values: ActivationStore,
     after: After,
@@ -199,7 +201,7 @@ def _errors(name: str, exact: torch.Tensor, coded: torch.Tensor) -> OutputErrors
     )
 
 
-def join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
+def _join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
     """Return the errors of the results over the batches of all ranks, in their order."""
     gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(errors))]
     joined = dict[str, OutputErrors]()
@@ -231,8 +233,8 @@ class BlockRun:
         outputs: name -> number.
         calls: number of the result -> layer to be rounded.
         levels: levels of the block, with its layers as stops.
-        errors: name of a result -> number of a measured batch of this rank, noise and power.
         changed: number -> float constant of the quantized network that differs.
+        errors: of the results, by name, on this rank.
         solved: what has changed.
     """
 
@@ -244,15 +246,23 @@ class BlockRun:
     calls: Mapping[int, LayerCall]
     levels: Levels
     ranks: Ranks
-    errors: dict[str, list[tuple[int, list[float], list[float]]]] = field(default_factory=dict)
-    changed: dict[int, torch.Tensor] = field(default_factory=dict)
+    changed: dict[int, torch.Tensor]
+    errors: dict[str, Rows] = field(default_factory=dict)
     solved: SolvedLayers = field(default_factory=SolvedLayers)
 
 
-def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:
+def start_run(
+    state: ConversionState,
+    solvers: Mapping[str, LayerSolver],
+    trained: ConversionState | None = None,
+) -> BlockRun:
     """Return the run of a block, with the levels of its values. See `run_block`."""
-    module = runtime_module(state)
-    executor = Executor(replace(state.graph, module=module))
+    module = runtime_module(replace(trained or state, graph=state.graph))
+    executor = Executor(replace(state.graph, module=module), single_run=trained is not None)
+    changed = dict[int, torch.Tensor]()
+    if trained is not None:
+        later = Executor(replace(trained.graph, module=runtime_module(trained)))
+        executor.quantized_constants, changed = later.quantized_constants, later.constants
     layers = exclusive_layers(state).values() if solvers else ()
     made = (LayerCall.of(layer, executor) for layer in layers)
     calls = {call.number: call for call in made}
@@ -261,4 +271,4 @@ def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> Blo
     outputs = dict(zip(state.graph.outputs, ends, strict=True))
     inputs = [i.name for i in state.graph.inputs]
     sides = inputs, outputs, calls, levels
-    return BlockRun(state.plan, executor, solvers, *sides, current())
+    return BlockRun(state.plan, executor, solvers, *sides, current(), changed)

@@ -17,7 +17,7 @@ from qtool.algorithms.part_samples import PartBatch
 from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.blockwise import block_conversion
-from qtool.blockwise.block_conversion import rerun_block
+from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.data import Batch
 from qtool.core.types import Change
@@ -86,13 +86,13 @@ def test_a_step_from_outside_is_judged(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block runs again only if a step was accepted."""
-    calls = list[int]()
+    calls = list[ConversionState]()
 
-    def counted(*given: Any) -> None:
-        calls.append(1)
-        rerun_block(*given)
+    def counted(*given: Any) -> Any:
+        calls.extend(given[6:])
+        return run_block(*given)
 
-    monkeypatch.setattr(block_conversion, "rerun_block", counted)
+    monkeypatch.setattr(block_conversion, "run_block", counted)
     register_step(scaled([4.0, 3.0]), before=None)
     result = made(folder, tmp_path / "worse.onnx", **EIGHT_BITS)
     assert not changes_of(result.blocks)

@@ -151,7 +151,7 @@ def dies(rank: int, folder: Path, path: Path) -> None:
     def walk(*given: Any) -> Any:
         nonlocal calls
         calls += 1
-        if rank == 1 and calls == 2:
+        if rank == 1 and calls == 3:  # each block runs twice
             os._exit(3)
         return real(*given)
 

@@ -111,9 +111,12 @@ class Levels:
         known = {*self.executor.inputs, *(i for i, each in self.of_node.items() if each <= level)}
         return (needed | set(outputs)) & known
 
-    def start(self, points: Set[str]) -> Values:
-        """Return the values of a network with the constants and what follows of them."""
-        values = self.executor.initial_values({})
+    def start(self, points: Set[str], changed: Mapping[int, Any] | None = None) -> Values:
+        """Return the values of a network with the constants and what follows of them.
+
+        changed: number -> other value of a constant.
+        """
+        values = self.executor.initial_values(changed or {})
         self.executor.advance(values, self.fixed, points, set(self.constants))
         return values
 
