@@ -32,7 +32,7 @@ def corrected_bias(
     if layer.bias is None:
         return None
     if weight is None:
-        weight = layer.weight_params.round_trip(layer.weight.cpu())
+        weight = layer.nearest
     matrix = as_matrix(layer.node, weight).double()
     product = (matrix @ means.mean_input()[:, :, None]).flatten()
     bias = (means.mean_target() - product).to(layer.bias.dtype)

@@ -45,6 +45,21 @@ class Layer:
         """The weight as [groups, out, in]; see `as_matrix`."""
         return as_matrix(self.node, self.weight)
 
+    @property
+    def nearest(self) -> torch.Tensor:
+        """The weight rounded to nearest, on the CPU."""
+        return self.weight_params.round_trip(self.weight.cpu())
+
+    def part(self, rows: slice | None) -> Layer:
+        """Return the layer with some outputs alone, which has no groups; None: all."""
+        if rows is None:
+            return self
+        params = self.weight_params
+        if params.axis is not None:
+            scale, zero = params.scale[rows], params.zero_point[rows]
+            params = replace(params, scale=scale, zero_point=zero)
+        return replace(self, weight=self.weight[rows], weight_params=params)
+
     def stored_bias(self, bias: torch.Tensor) -> torch.Tensor:
         """Return a bias as the file has it: rounded to its codes, within their range.
 
@@ -105,7 +120,8 @@ class LayerCall:
         result: torch.Tensor = exact[self.number]
         if self.residual is None or exact[self.residual].numel() != result.numel():
             return result
-        return result + (exact[self.residual] - coded[self.residual]).reshape(result.shape)
+        error: torch.Tensor = exact[self.residual] - coded[self.residual]
+        return result + error.reshape(result.shape)
 
     def experts(self, exact: Values, coded: Values) -> torch.Tensor | None:
         """Return the expert of each row; None for a layer without experts, and -1 where the float

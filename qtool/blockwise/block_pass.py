@@ -26,7 +26,7 @@ from qtool.algorithms.exclusive_layers import LayerCall, exclusive_layers
 from qtool.algorithms.layer_solution import SolvedLayers
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
-from qtool.blockwise.layer_shards import (
+from qtool.blockwise.layer_moments import (
     Shard,
     add_batch,
     make_shards,

@@ -15,8 +15,12 @@ from qtool.algorithms.exclusive_layers import Layer, LayerCall
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.checkpoint import BlockRecord, file_digest, open_checkpoint
-from qtool.blockwise.layer_moments import InputMoments, LayerMoments
-from qtool.blockwise.layer_shards import Shard, solve_by_moments
+from qtool.blockwise.layer_moments import (
+    InputMoments,
+    LayerMoments,
+    Shard,
+    solve_by_moments,
+)
 from qtool.blockwise.memory_plan import BLOCK, SMALLEST, WHOLE, block_size, whole_memory
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import fx
 
+from qtool.algorithms.exclusive_layers import Layer
 from qtool.algorithms.layer_rows import as_matrix, as_weight, is_of_experts
 from qtool.algorithms.layer_solution import LayerSolution
 from qtool.algorithms.weight_rounding.gptq import (
@@ -26,6 +27,7 @@ from qtool.algorithms.weight_rounding.gptq import (
     correct_weight,
     round_columns,
 )
+from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.quant_params import QuantParams
@@ -151,20 +153,26 @@ def best_solution(
     return best
 
 
-def solve_problem(
-    layer: str, problem: LayerProblem, solvers: Mapping[str, LayerSolver], note: str = ""
+def solve_from(
+    evidence: LayerEvidence,
+    layer: Layer,
+    plan: QuantPlan,
+    solvers: Mapping[str, LayerSolver],
+    rows: slice | None = None,
 ) -> LayerSolution:
-    """Return the weights of `best_solution`, and a note on a singular Hessian, or the one passed.
+    """Return the weights of a layer by `best_solution`, with a note where its Hessian is singular.
 
-    layer: name of the layer.
+    rows: the outputs to solve; see `Layer.part`.
     """
+    part = layer.part(rows)
+    matrix, shape = part.matrix.cpu(), part.weight.shape
+    zeros = pruned_zeros(matrix, layer.weight, layer.node)
+    problem = LayerProblem(layer.node, matrix, part.weight_params, shape, plan, evidence, zeros)
     try:
         best = best_solution(problem, solvers)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
-        best, note = None, f"{layer}{NEAREST} the Hessian of its inputs is singular"
-    if best is None:
-        return LayerSolution(note=note)
-    return LayerSolution(best[1], None, note, frozenset({best[0]}))
+        return LayerSolution(note=f"{layer.name}{NEAREST} the Hessian of its inputs is singular")
+    return LayerSolution() if best is None else LayerSolution(best[1], steps=frozenset({best[0]}))
 
 
 def solve_layer(problem: LayerProblem) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Such a step is the mathematics of one layer, a `LayerSolver`. In memory it runs on the rows of kept
 samples (`RowEvidence`), in the order of the network, here; block by block on moments of all data
-(`blockwise.layer_shards`). Held-out rows judge the weights of each layer in both.
+(`blockwise.layer_moments`). Held-out rows judge the weights of each layer in both.
 
 `gptq` rounds weights for the results of their layers, not each to its nearest code. Layer by layer
 (`layer_reconstruction`), the weights first move towards the target of the layer, as far as held-out
@@ -28,11 +28,9 @@ from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
     COLUMNS,
     NEAREST,
-    LayerProblem,
     LayerSolver,
-    solve_problem,
+    solve_from,
 )
-from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.planning.plan import QuantPlan
 
 Rows = tuple[torch.Tensor, torch.Tensor]
@@ -94,11 +92,7 @@ def solve_by_rows(
         note = ""
         if is_of_experts(layer.node):
             training, note = without_rare_experts(layer.name, training)
-        weights = layer.matrix.cpu()
-        evidence = RowEvidence.of(weights, training, holdout)
-        zeros = pruned_zeros(weights, weights, layer.node)
-        problem = LayerProblem(
-            layer.node, weights, layer.weight_params, layer.weight.shape, plan, evidence, zeros
-        )
-        solution = solve_problem(layer.name, problem, {step: solve}, note)
+        evidence = RowEvidence.of(layer.matrix.cpu(), training, holdout)
+        solution = solve_from(evidence, layer, plan, {step: solve})
+        solution = replace(solution, note=solution.note or note)
     return replace(solution, bias=corrected_bias(layer, samples.means, solution.weight))
