@@ -10,7 +10,6 @@ from math import prod
 from typing import Any, TypeVar, overload
 
 import torch
-from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
@@ -23,8 +22,9 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_pass import (
     run_block,
 )
+from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.changed_values import changed_values
-from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
+from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
@@ -39,7 +39,6 @@ from qtool.core.types import Change
 from qtool.distributed import share_steps
 from qtool.frontends.captured_model import Captured
 from qtool.metrics.output_errors import OutputErrors
-from qtool.planning.plan import QuantPlan
 from qtool.verification.estimate import ESTIMATE, estimate_outputs
 
 SAMPLES = 4
@@ -51,57 +50,6 @@ OUTPUT_BYTES = 1 << 30
 TRAINING_BYTES = 1 << 26
 """Smallest size of the values that a training step stores for its gradients; of large blocks it is
 that of their weights."""
-
-
-@dataclass(frozen=True)
-class BlockwiseRun:
-    """A block-wise conversion.
-
-    Attributes:
-        whole: the graph of the model in the forms of its target; its weights are deferred.
-        plan: its plan.
-        parameters: those of the points of the plan.
-        blocks: the blocks, in order.
-        plans: the part of the plan that each has.
-        checkpoint: finished blocks, and activations.
-    """
-
-    whole: G.FloatGraph
-    plan: QuantPlan
-    parameters: Parameters
-    blocks: Sequence[Block]
-    plans: Sequence[QuantPlan]
-    checkpoint: Checkpoint
-
-    def read(self, node: fx.Node) -> torch.Tensor:
-        """Read a stored tensor of the graph."""
-        return G.read_values(G.tensor(self.whole.module, node))
-
-    def shared_points(self, index: int) -> frozenset[str]:
-        """Return the points of a block whose parameters other blocks use, too."""
-        others = {
-            self.plan.root(p.name) for i, each in enumerate(self.plans) if i != index for p in each
-        }
-        return frozenset(p.name for p in self.plans[index] if self.plan.root(p.name) in others)
-
-
-def required_inputs(
-    whole: G.FloatGraph,
-    blocks: Sequence[Block],
-    index: int,
-    batches: Sequence[StoredBatch],
-    batch: StoredBatch,
-) -> list[str]:
-    """Return the tensors of a batch that a block and later ones read.
-
-    A block that only joins outputs, which are large and feed no other block, needs some measured
-    batches alone.
-    """
-    before = {b.tensor_name(n) for b in blocks[:index] for n in b.outputs}
-    before |= {i.name for i in whole.inputs}
-    later = [b for b in blocks[index:] if index == 0 or batch in _batches_of(b, batches)]
-    read = [b.tensor_name(n) for b in later for n in b.inputs]
-    return [name for name in dict.fromkeys(read) if name in before]
 
 
 def _batches_of(block: Block, batches: Sequence[StoredBatch]) -> Sequence[StoredBatch]:
@@ -116,10 +64,20 @@ def _batches_of(block: Block, batches: Sequence[StoredBatch]) -> Sequence[Stored
     return measured[: max(1, fitting)]
 
 
-def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch]) -> None:
+def _required(run: BlockwiseRun, index: int, batch: StoredBatch) -> list[str]:
+    """Return the tensors of a batch that a block and later ones read.
+
+    A block that only joins outputs, which are large and feed no other block, needs some measured
+    batches alone.
+    """
+    readers = (b for b in run.blocks[index:] if batch in _batches_of(b, run.batches))
+    return run.required(index, readers)
+
+
+def convert_block(run: BlockwiseRun, index: int) -> None:
     """Convert one block and add it to the checkpoint."""
     block, checkpoint = run.blocks[index], run.checkpoint
-    own = _batches_of(block, batches)
+    own = _batches_of(block, run.batches)
     values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
@@ -127,7 +85,7 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     steps, _ = select_block_steps(run.plan.recipe)
     solved = run_steps((step for step in steps if step.scope is Scope.WEIGHTS), start)
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
-    needed = partial(required_inputs, run.whole, run.blocks, index + 1, batches)
+    needed = partial(_required, run, index + 1)
     stores = values, checkpoint.scratch, (checkpoint.activations(index + 1), needed)
     layers, errors = run_block(solved, solvers, *stores, own)
     state = _with_solved_weights(solved, layers, steps)

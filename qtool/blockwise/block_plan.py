@@ -1,4 +1,5 @@
-"""The part of a plan that a block has: its nodes, and the points between them and at its ends.
+"""A conversion block by block, and the part of its plan that a block has: nodes, and the points
+between them and at its ends.
 
 A point belongs to the plan of the whole once, with one range and one scale. A tensor that crosses
 the end of a block and that all later readers read in codes leaves the block with the values of its
@@ -7,15 +8,64 @@ codes; at the beginning of the next block the same point changes nothing any mor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import torch
 from torch import fx
 
+from qtool.blockwise.checkpoint import Checkpoint
+from qtool.blockwise.stored_data import StoredBatch
+from qtool.calibration.solve_parameters import Parameters
 from qtool.core import graph as G
 from qtool.core.graph.cut import Block
 from qtool.core.types import Derived, Dynamic, Observed, Requantized, SharedWith
 from qtool.planning.plan import Edge, Kind, Point, QuantPlan
+
+
+@dataclass(frozen=True)
+class BlockwiseRun:
+    """A block-wise conversion.
+
+    Attributes:
+        whole: the graph of the model in the forms of its target; its weights are deferred.
+        plan: its plan.
+        blocks: the blocks, in order.
+        checkpoint: finished blocks, and activations.
+        batches: the batches of the data.
+        parameters: those of the points of the plan; none before the calibration.
+    """
+
+    whole: G.FloatGraph
+    plan: QuantPlan
+    blocks: Sequence[Block]
+    checkpoint: Checkpoint
+    batches: Sequence[StoredBatch] = ()
+    parameters: Parameters = field(default_factory=lambda: Parameters({}))
+
+    @cached_property
+    def plans(self) -> Sequence[QuantPlan]:
+        """The part of the plan that each block has."""
+        return [plan_of_block(self.plan, block) for block in self.blocks]
+
+    def read(self, node: fx.Node) -> torch.Tensor:
+        """Read a stored tensor of the graph."""
+        return G.read_values(G.tensor(self.whole.module, node))
+
+    def required(self, index: int, readers: Iterable[Block]) -> list[str]:
+        """Return the names of the tensors from before block `index` that some blocks read."""
+        before = {b.tensor_name(n) for b in self.blocks[:index] for n in b.outputs}
+        before |= {i.name for i in self.whole.inputs}
+        read = [block.tensor_name(n) for block in readers for n in block.inputs]
+        return [name for name in dict.fromkeys(read) if name in before]
+
+    def shared_points(self, index: int) -> frozenset[str]:
+        """Return the points of a block whose parameters other blocks use, too."""
+        others = {
+            self.plan.root(p.name) for i, each in enumerate(self.plans) if i != index for p in each
+        }
+        return frozenset(p.name for p in self.plans[index] if self.plan.root(p.name) in others)
 
 
 def plan_of_block(plan: QuantPlan, block: Block) -> QuantPlan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,15 +17,13 @@ from torch import fx
 
 from qtool import observers
 from qtool.blockwise.activation_store import ActivationStore
-from qtool.blockwise.block_plan import observed_in
-from qtool.blockwise.checkpoint import Checkpoint
+from qtool.blockwise.block_plan import BlockwiseRun, observed_in
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.calibration.solve_parameters import Parameters, solve_parameters
 from qtool.core import graph as G
 from qtool.core.data.sample_roles import Role
-from qtool.core.graph.cut import Block
 from qtool.core.graph.executor import Executor
 from qtool.core.memory import trim_memory
 from qtool.core.ops.attention import grouped_attention
@@ -39,59 +37,31 @@ _LAST = 5  # argument of attention: index of the last token of each text
 _SCALES = {1: 10, 2: 11}  # arguments: keys and values, and their scales
 
 
-@dataclass(frozen=True)
-class FloatRun:
-    """What the float network shows, block by block.
-
-    Attributes:
-        whole: the graph.
-        plan: its plan.
-        blocks: its blocks.
-        checkpoint: has the inputs of the first block.
-        batches: all batches.
-    """
-
-    whole: G.FloatGraph
-    plan: QuantPlan
-    blocks: Sequence[Block]
-    checkpoint: Checkpoint
-    batches: Sequence[StoredBatch]
-
-    @property
-    def fitted(self) -> Sequence[StoredBatch]:
-        """The batches that ranges are learned from."""
-        return [b for b in self.batches if b.role is not Role.ESTIMATE] or self.batches
-
-    @property
-    def own(self) -> Sequence[StoredBatch]:
-        """Those of this rank."""
-        ranks = self.checkpoint.ranks
-        return self.fitted[ranks.rank :: ranks.size]
-
-    def read(self, node: fx.Node) -> torch.Tensor:
-        """Read a stored tensor of the graph."""
-        return G.read_values(G.tensor(self.whole.module, node))
-
-    def store(self, index: int) -> ActivationStore:
-        """Return the store of a block's inputs."""
-        return self.checkpoint.activations(0) if index == 0 else self.checkpoint.floats(index)
-
-    def needed(self, index: int, end: int) -> list[str]:
-        """Return the tensors of before a block that it and those up to `end` read."""
-        before = {b.tensor_name(n) for b in self.blocks[:index] for n in b.outputs}
-        before |= {i.name for i in self.whole.inputs}
-        read = [b.tensor_name(n) for b in self.blocks[index:end] for n in b.inputs]
-        return [name for name in dict.fromkeys(read) if name in before]
-
-    def inputs_of(self, index: int) -> Iterator[list[torch.Tensor]]:
-        """Yield the inputs of a block for the batches of this rank."""
-        names = [self.blocks[index].tensor_name(n) for n in self.blocks[index].inputs]
-        for batch in self.own:
-            values, _ = self.store(index).load(batch.number)
-            yield [values[name] for name in names]
+def _fitted(run: BlockwiseRun) -> Sequence[StoredBatch]:
+    """Return the batches that ranges are learned from."""
+    return [b for b in run.batches if b.role is not Role.ESTIMATE] or run.batches
 
 
-def solve_by_blocks(run: FloatRun) -> Parameters:
+def _own(run: BlockwiseRun) -> Sequence[StoredBatch]:
+    """Return those of this rank."""
+    ranks = run.checkpoint.ranks
+    return _fitted(run)[ranks.rank :: ranks.size]
+
+
+def _store(run: BlockwiseRun, index: int) -> ActivationStore:
+    """Return the store of a block's inputs in the float network."""
+    return run.checkpoint.activations(0) if index == 0 else run.checkpoint.floats(index)
+
+
+def _inputs_of(run: BlockwiseRun, index: int) -> Iterator[list[torch.Tensor]]:
+    """Yield the inputs of a block for the batches of this rank."""
+    names = [run.blocks[index].tensor_name(n) for n in run.blocks[index].inputs]
+    for batch in _own(run):
+        values, _ = _store(run, index).load(batch.number)
+        yield [values[name] for name in names]
+
+
+def solve_by_blocks(run: BlockwiseRun) -> Parameters:
     """Return the parameters of the plan, and set the scales of int8 caches in the whole graph.
 
     The float network runs once: a conversion that resumes goes on behind the last block whose
@@ -111,7 +81,7 @@ def solve_by_blocks(run: FloatRun) -> Parameters:
     return solve_parameters(module, run.plan, calibration)
 
 
-def calibrate_blocks(run: FloatRun) -> int:
+def calibrate_blocks(run: BlockwiseRun) -> int:
     """Run the float network through the blocks whose statistics are not stored yet, and store them.
 
     Returns:
@@ -133,14 +103,14 @@ def calibrate_blocks(run: FloatRun) -> int:
             shown = replace(calibration, inputs=run.whole.inputs)
             checkpoint.save_ranges(index, shown, scales)  # from now on its inputs are not needed
             if index:
-                run.store(index).remove()
+                _store(run, index).remove()
         gc.collect()
         trim_memory()
     ranks.all_gather("")  # a barrier: all statistics are stored
     return end
 
 
-def _observed(run: FloatRun) -> tuple[list[QuantPlan], int]:
+def _observed(run: BlockwiseRun) -> tuple[list[QuantPlan], int]:
     """Return the points whose ranges each block shows, and the number of blocks up to the last one
     that shows any, or the scales of an int8 cache."""
     plans, shown = list[QuantPlan](), set[str]()
@@ -155,7 +125,7 @@ def _observed(run: FloatRun) -> tuple[list[QuantPlan], int]:
     return plans, max(needed, default=-1) + 1
 
 
-def _stored(run: FloatRun, end: int) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+def _stored(run: BlockwiseRun, end: int) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
     """Return the stored statistics of the first blocks as those of the whole plan, and the scales
     of int8 caches, by attribute."""
     statistics, specs = dict[str, observers.Statistic](), dict[str, ObserverSpec]()
@@ -173,7 +143,7 @@ def _stored(run: FloatRun, end: int) -> tuple[Calibration, Mapping[str, torch.Te
 
 
 def _calibrate_block(
-    run: FloatRun, index: int, plan: QuantPlan, end: int
+    run: BlockwiseRun, index: int, plan: QuantPlan, end: int
 ) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
     """Run all batches through a float block; return its statistics and scales of int8 caches.
 
@@ -181,21 +151,21 @@ def _calibrate_block(
         end: number of blocks to run.
     """
     block, ranks = run.blocks[index], run.checkpoint.ranks
-    values, _ = run.store(index).load(run.fitted[0].number)
+    values, _ = _store(run, index).load(_fitted(run)[0].number)
     example = [values[block.tensor_name(n)] for n in block.inputs]
     graph = block.graph(run.read, example)
-    scales = _set_cache_scales(graph, partial(run.inputs_of, index), ranks)
-    waiting, needed = iter(run.own), run.needed(index + 1, end)
+    scales = _set_cache_scales(graph, partial(_inputs_of, run, index), ranks)
+    waiting, needed = iter(_own(run)), run.required(index + 1, run.blocks[index + 1 : end])
 
     def store(outputs: Sequence[torch.Tensor]) -> None:
         batch = next(waiting)
-        values, _ = run.store(index).load(batch.number)
+        values, _ = _store(run, index).load(batch.number)
         values |= dict(zip(graph.outputs, outputs, strict=True))
         kept = {name: values[name] for name in needed}
         if index + 1 < end:
-            run.store(index + 1).save(batch.number, kept, kept)
+            _store(run, index + 1).save(batch.number, kept, kept)
 
-    data = (graph.call_of(tensors) for tensors in run.inputs_of(index))
+    data = (graph.call_of(tensors) for tensors in _inputs_of(run, index))
     calibration = collect_statistics(graph, plan, (), data, "", check_shards=False, results=store)
     assert next(waiting, None) is None
     ranks.all_gather("")  # a barrier: all results are stored

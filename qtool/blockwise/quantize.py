@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -24,13 +24,13 @@ from qtool import observers
 from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import model_files, move_into_place
-from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
-from qtool.blockwise.block_plan import plan_of_block
-from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
+from qtool.blockwise.block_conversion import convert_block
+from qtool.blockwise.block_plan import BlockwiseRun
+from qtool.blockwise.calibrate import solve_by_blocks
 from qtool.blockwise.checkpoint import file_digest, open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
-from qtool.blockwise.stored_data import StoredBatch, store_data
+from qtool.blockwise.stored_data import store_data
 from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
 from qtool.core import formats
 from qtool.core import graph as G
@@ -131,13 +131,13 @@ def convert_blocks(
     blocks, recorded = cut_into_parts(whole, chosen, block, joints)
     plan = make_plan(whole.graph, targets.target(target), spec, recorded, layers=layers)
     with open_checkpoint(path, identity, ranks) as checkpoint:
-        stored = store_data(whole, stream, checkpoint, partial(required_inputs, whole, blocks, 0))
-        parameters = solve_by_blocks(FloatRun(whole, plan, blocks, checkpoint, stored))
-        plans = [plan_of_block(plan, each) for each in blocks]
-        run = BlockwiseRun(whole, plan, parameters, blocks, plans, checkpoint)
-        _convert_left(run, stored, source)
-        estimate = _write(run, stored, path, source.fingerprint, example, memory)
-    notes = _unused_rules(run, layers) + parameters.notes
+        run = BlockwiseRun(whole, plan, blocks, checkpoint)
+        stored = store_data(whole, stream, checkpoint, run.required(0, blocks))
+        run = replace(run, batches=stored)
+        run = replace(run, parameters=solve_by_blocks(run))
+        _convert_left(run, source)
+        estimate = _write(run, path, source.fingerprint, example, memory)
+    notes = _unused_rules(run, layers) + run.parameters.notes
     if skipped and chosen.accuracy == "best":
         notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
     return ConvertedBlocks(
@@ -158,30 +158,25 @@ def convert_blocks(
 
 
 def _write(
-    run: BlockwiseRun,
-    stored: Sequence[StoredBatch],
-    path: Path,
-    fingerprint: str,
-    example: Batch,
-    memory: int,
+    run: BlockwiseRun, path: Path, fingerprint: str, example: Batch, memory: int
 ) -> Estimate | None:
     """Write the file, measure it and remove the checkpoint; return the errors of the outputs."""
     checkpoint, ranks, estimate = run.checkpoint, run.checkpoint.ranks, None
     if not ranks.rank:
         write_whole(run, path, fingerprint, example, memory)
         move_into_place(checkpoint.whole, path)
-        estimate = measure_file(run, stored, path, memory)
+        estimate = measure_file(run, path, memory)
     estimate = share_estimate(ranks, estimate)
     if not ranks.rank:
         checkpoint.remove()
     return estimate
 
 
-def _convert_left(run: BlockwiseRun, stored: Sequence[StoredBatch], source: ModelSource) -> None:
+def _convert_left(run: BlockwiseRun, source: ModelSource) -> None:
     """Convert the blocks that are not finished."""
     left = range(len(run.checkpoint.finished), len(run.blocks))
     for index in track("blocks", left, len(left)):
-        convert_block(run, index, stored)
+        convert_block(run, index)
         gc.collect()  # graphs are reference cycles that hold the weights of their block
         trim_memory()
         source.release_memory()

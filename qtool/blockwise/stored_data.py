@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -83,7 +83,7 @@ def store_data(
     whole: G.FloatGraph,
     data: Iterator[Batch],
     checkpoint: Checkpoint,
-    required: Callable[[Sequence[StoredBatch], StoredBatch], Iterable[str]],
+    required: Sequence[str],
 ) -> list[StoredBatch]:
     """Store the data as inputs of the first block; return the batches of all ranks, in order.
 
@@ -91,7 +91,7 @@ def store_data(
         whole: the graph of the model.
         data: the batches of this rank, bound to the graph.
         checkpoint: stores the tensors, unless it has finished blocks.
-        required: (all batches, one of them) -> names of its inputs to store.
+        required: names of the inputs to store.
     """
     ranks = checkpoint.ranks
     own = json.dumps(_store_parts(whole, data, checkpoint))
@@ -102,13 +102,12 @@ def store_data(
     fewest = whole.batch_size_range()[0]
     pieces = _divide(parts, roles, fewest if fewest > MIN_SAMPLES else 1)
     if not checkpoint.finished:
-        batches = [batch for batch, _, _ in pieces]
         for batch, part, rows in pieces:
             if part.rank == ranks.rank:
                 values, _ = checkpoint.own_data.load(part.index)
                 if rows != list(range(len(part.samples))):
                     values = {name: value[rows] for name, value in values.items()}
-                stored = {n: values[n] for n in required(batches, batch)}
+                stored = {n: values[n] for n in required}
                 checkpoint.activations(0).save(batch.number, stored, stored)
                 if batch.measured:
                     checkpoint.measured.save(batch.number, values, values)

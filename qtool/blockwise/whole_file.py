@@ -7,7 +7,6 @@ are deferred: read, rounded and written one after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.planned_file import check_correctness
-from qtool.blockwise.block_conversion import BlockwiseRun
+from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.changed_values import with_changed_values
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.blockwise.memory_plan import OF_SELF_TEST, OF_VERIFICATION
@@ -114,9 +113,7 @@ def _verify(simulation: FakeQuantized, file: Path, batch: Batch) -> None:
         raise VerificationError(f"the model does not compute what was planned ({why})")
 
 
-def measure_file(
-    run: BlockwiseRun, stored: Sequence[StoredBatch], path: Path, memory: int
-) -> Estimate | None:
+def measure_file(run: BlockwiseRun, path: Path, memory: int) -> Estimate | None:
     """Return the errors of the outputs of a file on the measured samples, in its runtime.
 
     None where file and float model together take more memory than given: what the blocks' own
@@ -124,7 +121,6 @@ def measure_file(
 
     Args:
         run: a conversion whose file is written.
-        stored: the batches of the data.
         path: the file, with its weights next to it.
         memory: bytes.
     """
@@ -133,8 +129,8 @@ def measure_file(
     if floats + 2 * file_bytes > memory:  # a session holds packed weights next to those it read
         return None
     graph = replace(run.whole, module=G.with_values(run.whole.module))
-    batches = [_inputs(run, batch) for batch in stored if batch.measured]
-    held_out = not all(batch.measured for batch in stored)
+    batches = [_inputs(run, batch) for batch in run.batches if batch.measured]
+    held_out = not all(batch.measured for batch in run.batches)
     samples = EstimateSamples(ESTIMATE if held_out else CALIBRATION, batches)
     params = dict(run.parameters.params)
     simulation = FakeQuantized(graph, graph.module, graph, run.plan, params)

@@ -130,9 +130,7 @@ def stored(
     data = list(data)
     graph = qtool.capture_model(model.eval(), data[0]).graph
     checkpoint = Checkpoint(folder, {}, Ranks())
-    found = store_data(
-        graph, (graph.bind(Batch((x,))) for x in data), checkpoint, lambda _, __: ["x"]
-    )
+    found = store_data(graph, (graph.bind(Batch((x,))) for x in data), checkpoint, ["x"])
     return found, [checkpoint.activations(0).load(batch.number)[0]["x"] for batch in found]
 
 
