@@ -122,11 +122,7 @@ class Checkpoint:
         stored = _json(start)
         for what, value in self._identity.items():
             if stored.get(what) != value:
-                raise FileError(
-                    f"{self.folder} is the checkpoint of a conversion with another {what}",
-                    CallEdit(f"resume it with the same {what}"),
-                    OtherFile("delete it to start again"),
-                )
+                raise self._of_other(f"another {what}", what)
 
     def _check_blocks(self) -> None:
         """Compare the files of finished blocks with their digests; their inputs are gone."""
@@ -156,9 +152,7 @@ class Checkpoint:
             try:
                 yield BlockRecord.of(_json(file), index)
             except ValueError as error:
-                raise FileError(
-                    f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
-                ) from error
+                raise _damaged(file) from error
             index += 1
 
     def check_identity(self, what: str, value: str) -> None:
@@ -170,11 +164,14 @@ class Checkpoint:
         if not file.is_file():
             write_atomic(file, value.encode())
         elif file.read_text("utf-8", "replace") != value:
-            raise FileError(
-                f"{self.folder} is the checkpoint of a conversion with other {what}",
-                CallEdit(f"resume it with the same {what}"),
-                OtherFile("delete it to start again"),
-            )
+            raise self._of_other(f"other {what}", what)
+
+    def _of_other(self, other: str, what: str) -> FileError:
+        return FileError(
+            f"{self.folder} is the checkpoint of a conversion with {other}",
+            CallEdit(f"resume it with the same {what}"),
+            OtherFile("delete it to start again"),
+        )
 
     def activations(self, index: int) -> ActivationStore:
         """Return the store of a block's inputs."""
@@ -245,9 +242,7 @@ class Checkpoint:
             scales = {name: torch.tensor(values) for name, values in rest["scales"].items()}
             return replace(Calibration.load(file), notes=tuple(rest["notes"])), scales
         except (CalibrationError, OSError, *MALFORMED) as error:
-            raise FileError(
-                f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
-            ) from error
+            raise _damaged(file) from error
 
     def add(self, record: BlockRecord | None) -> None:
         """Add the record of the next block, which only rank 0 has."""
@@ -376,4 +371,8 @@ def _json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text("utf-8"))
         if isinstance(content, dict):
             return content
-    raise FileError(f"{file} is damaged", OtherFile(f"delete {file.parent} to start again"))
+    raise _damaged(file)
+
+
+def _damaged(file: Path) -> FileError:
+    return FileError(f"{file} is damaged", OtherFile(f"delete {file.parent} to start again"))
