@@ -65,7 +65,6 @@ class LayerWalk:
 
     Attributes:
         plan: plan of the network.
-        executor: executor of the quantized network.
         calls: number of the result -> layer.
         solver: solves one layer.
         needs_rows: whether the solver reads single rows; else only their means.
@@ -76,7 +75,6 @@ class LayerWalk:
     """
 
     plan: QuantPlan
-    executor: Executor
     calls: Mapping[int, LayerCall]
     solver: Solver
     needs_rows: bool
@@ -93,7 +91,7 @@ class LayerWalk:
         updates = dict[int, torch.Tensor]()
         for call, solution in solve([self.calls[i] for i in numbers], values):
             for place, value in self.solved.add(call.layer, solution).items():
-                updates[call.operands[place]] = value.to(self.executor.device)
+                updates[call.operands[place]] = value
         return updates
 
     def _solve_alone(
@@ -183,7 +181,7 @@ def reconstruct_layers(
     nodes = [layer.node for layer in layers.values()]
     weights = token_weights(state.graph, samples, nodes, own)
     calls = _calls(executor, layers)
-    walk = LayerWalk(state.plan, executor, calls, solver, needs_rows, weights, len(samples), ranks)
+    walk = LayerWalk(state.plan, calls, solver, needs_rows, weights, len(samples), ranks)
     stops = {number: call.looks for number, call in calls.items()}
     run_by_levels(executor, samples[ranks.rank :: ranks.size], stops, walk.visit)
     solved = walk.solved

@@ -19,9 +19,7 @@ from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import save
 from qtool.blockwise.activation_store import ActivationStore
-from qtool.blockwise.block_pass import (
-    run_block,
-)
+from qtool.blockwise.block_pass import BlockStores, run_block
 from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.changed_values import changed_values
 from qtool.blockwise.checkpoint import BlockRecord
@@ -86,15 +84,15 @@ def convert_block(run: BlockwiseRun, index: int) -> None:
     solved = run_steps((step for step in steps if step.scope is Scope.WEIGHTS), start)
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     needed = partial(_required, run, index + 1)
-    stores = values, checkpoint.scratch, (checkpoint.activations(index + 1), needed)
-    layers, errors = run_block(solved, solvers, *stores, own)
+    stores = BlockStores(values, checkpoint.scratch, checkpoint.activations(index + 1), needed)
+    layers, errors = run_block(solved, solvers, stores, own)
     state = _with_solved_weights(solved, layers, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = _train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
-            _, errors = run_block(solved, {}, *stores, own, state)
+            _, errors = run_block(solved, {}, stores, own, state)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)

@@ -33,26 +33,39 @@ from qtool.blockwise.layer_moments import (
     solve_by_moments,
 )
 from qtool.blockwise.stored_data import StoredBatch
-from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import Levels, with_known
+from qtool.core.graph.node_calls import Values
 from qtool.core.memory import trim_memory
 from qtool.distributed import Ranks, current
 from qtool.metrics.output_errors import OutputErrors
-from qtool.planning.plan import QuantPlan
 
 _SIZE = "size "
-After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
 Rows = list[tuple[int, list[float], list[float]]]
 """Number of a measured batch; noise and power of a result, by sample."""
+
+
+@dataclass(frozen=True)
+class BlockStores:
+    """Where the activations of a block are.
+
+    Attributes:
+        values: inputs of the block and of later ones.
+        scratch: values inside the block.
+        results: inputs of the next blocks.
+        needed: names of those to store of a batch.
+    """
+
+    values: ActivationStore
+    scratch: ActivationStore
+    results: ActivationStore
+    needed: Callable[[StoredBatch], Iterable[str]]
 
 
 def run_block(
     state: ConversionState,
     solvers: Mapping[str, LayerSolver],
-    values: ActivationStore,
-    scratch: ActivationStore,
-    after: After,
+    stores: BlockStores,
     batches: Sequence[StoredBatch],
     trained: ConversionState | None = None,
 ) -> tuple[SolvedLayers, dict[str, OutputErrors]]:
@@ -61,9 +74,7 @@ def run_block(
     Args:
         state: state of the block, with solved parameters.
         solvers: solvers of layers, by the names of their steps; none keeps the nearest codes.
-        values: inputs of the block and of later ones.
-        scratch: folder for activations inside the block.
-        after: where to store the inputs of the next blocks, and their names for each batch.
+        stores: where its activations are.
         batches: the batches to run; those held out are measured, and never learned from.
         trained: a later state of the block, whose quantized network runs; None: that of `state`.
 
@@ -73,70 +84,56 @@ def run_block(
     Raises:
         FileError: the disk is full.
     """
-    at = start_run(state, solvers, trained)
-    top = at.levels.top
-    for level in range(top + 1):
-        stops = set(at.levels.stops_of(level + 1))
-        calls = [call for i, call in at.calls.items() if i in stops]
-        shards = make_shards(at.ranks, calls, sum(b.fitted for b in batches))
-        _advance(at, level, values, scratch, after if level == top else None, batches, shards)
+    at = _start(state, solvers, stores, trained)
+    for level in range(at.levels.top + 1):
+        calls = [at.calls[number] for number in at.levels.stops_of(level + 1)]
+        shards = make_shards(current(), calls, sum(b.fitted for b in batches))
+        _advance(at, level, batches, shards)
         for call in calls:
             _solve(at, call, [shard for shard in shards if shard.call is call])
         del shards
         trim_memory()
-    return at.solved, _join_errors(at.ranks, at.errors)
+    return at.solved, _join_errors(current(), at.errors)
 
 
 def _advance(
-    at: BlockRun,
-    level: int,
-    values: ActivationStore,
-    scratch: ActivationStore,
-    after: After | None,
-    batches: Sequence[StoredBatch],
-    shards: Sequence[Shard],
+    at: BlockRun, level: int, batches: Sequence[StoredBatch], shards: Sequence[Shard]
 ) -> None:
-    """Run all batches through one level, and accumulate the moments of the next level's shards.
-
-    after: where results go after the last level.
-    """
-    ranks, alive = at.ranks, at.levels.alive(level, at.outputs.values())
+    """Run all batches through one level, and accumulate the moments of the next level's shards."""
+    ranks, alive = current(), at.levels.alive(level, at.outputs.values())
     targets = set(at.levels.stops_of(level + 1))  # computed in the float network alone
     counts = [batch.size * batch.fitted for batch in batches]
     fitted = list(zip(batches, [0, *accumulate(counts)], strict=False))  # number of first sample
     fitted = [(batch, first) for batch, first in fitted if batch.fitted]
     firsts = {batch.number: first for batch, first in fitted}
-    own = batches[ranks.rank :: ranks.size]
-    for batch in own:
+    for batch in batches[ranks.rank :: ranks.size]:
         index = batch.number
         ranks.check()
-        exact, coded = _load(at, level, index, values, scratch)
+        exact, coded = _load(at, level, index)
         at.levels.advance(level, exact, coded, alive)
         if batch.fitted and not ranks.is_distributed:
             add_batch(shards, exact, coded, firsts[index])
-        if after is None:
-            scratch.save(index, _to_named(exact, alive | targets), _to_named(coded, alive))
+        if level < at.levels.top:
+            kept = _to_named(exact, alive | targets), _to_named(coded, alive)
+            at.stores.scratch.save(index, *kept)
         else:
-            results = {name: (exact[i], coded[i]) for name, i in at.outputs.items()}
-            _store_results(batch, values, after, results, at.errors)
-            scratch.drop(index)
+            _store_results(at, batch, exact, coded)
+            at.stores.scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
         for batch, first in fitted:
             ranks.check()
-            add_batch(shards, *_load(at, level + 1, batch.number, values, scratch), first)
+            add_batch(shards, *_load(at, level + 1, batch.number), first)
 
 
-def _load(
-    at: BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _load(at: BlockRun, level: int, index: int) -> tuple[Values, Values]:
     """Load the values of a batch before a level, in both networks."""
-    run = at.executor
+    run = at.levels.executor
     if level == 0:
-        numbers = dict(zip(at.inputs, run.inputs, strict=True))
-        known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
+        both, inputs = at.stores.values.load(index), at.inputs
+        known = [{i: side[name] for name, i in inputs.items()} for side in both]
     else:
-        known = [_from_named(side) for side in scratch.load(index)]
+        known = [_from_named(side) for side in at.stores.scratch.load(index)]
         targets = set(at.levels.stops_of(level))
         known[1] = {i: v for i, v in known[1].items() if i not in targets}
     exact, coded = at.levels.start(frozenset()), at.levels.start(run.points, at.changed)
@@ -159,33 +156,17 @@ def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
     }
 
 
-def _store_results(
-    batch: StoredBatch,
-    values: ActivationStore,
-    after: After,
-    results: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
-    errors: dict[str, Rows],
-) -> None:
-    """Store the inputs of the next blocks, and measure the errors of the results.
-
-    Args:
-        batch: which has run.
-        values: inputs of this block and of later ones.
-        after: see `run_block`.
-        results: name -> result in the float and the quantized network.
-        errors: extended.
-    """
-    folder, needed = after
-    both = values.load(batch.number)
-    for name, (exact, coded) in results.items():
-        both[0][name], both[1][name] = exact, coded
-        if batch.measured and exact.is_floating_point():
-            own = _errors(name, exact, coded)
+def _store_results(at: BlockRun, batch: StoredBatch, exact: Values, coded: Values) -> None:
+    """Store the inputs of the next blocks, and measure the errors of the results."""
+    both = at.stores.values.load(batch.number)
+    for name, i in at.outputs.items():
+        both[0][name], both[1][name] = exact[i], coded[i]
+        if batch.measured and exact[i].is_floating_point():
+            own = _errors(name, exact[i], coded[i])
             row = (batch.number, own.noise[0].tolist(), own.signal[0].tolist())
-            errors.setdefault(name, []).append(row)
-    names = tuple(needed(batch))
-    kept = [{name: side[name] for name in names} for side in both]
-    folder.save(batch.number, *kept)
+            at.errors.setdefault(name, []).append(row)
+    names = tuple(at.stores.needed(batch))
+    at.stores.results.save(batch.number, *({name: side[name] for name in names} for side in both))
 
 
 def _errors(name: str, exact: torch.Tensor, coded: torch.Tensor) -> OutputErrors:
@@ -216,9 +197,9 @@ def _join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputEr
 def _solve(at: BlockRun, call: LayerCall, shards: Sequence[Shard]) -> None:
     """Round the weights of a layer, if that is better than their nearest codes, and correct its
     bias."""
-    solution = solve_by_moments(at.ranks, shards, at.plan, at.solvers)
+    solution = solve_by_moments(current(), shards, at.state.plan, at.solvers)
     for place, value in at.solved.add(call.layer, solution).items():
-        number, points = call.operands[place], at.executor.quantized_constants
+        number, points = call.operands[place], at.levels.executor.quantized_constants
         (points if number in points else at.changed)[number] = value
 
 
@@ -227,48 +208,51 @@ class BlockRun:
     """A run of all batches through a block. Numbers are those of values in the executor.
 
     Attributes:
-        plan: plan of the block.
-        solvers: solvers of its layers, by the names of their steps.
-        inputs: names of the block's inputs.
-        outputs: name -> number.
-        calls: number of the result -> layer to be rounded.
+        state, solvers, stores: see `run_block`.
         levels: levels of the block, with its layers as stops.
+        calls: number of the result -> layer to be rounded.
         changed: number -> float constant of the quantized network that differs.
         errors: of the results, by name, on this rank.
         solved: what has changed.
     """
 
-    plan: QuantPlan
-    executor: Executor
+    state: ConversionState
     solvers: Mapping[str, LayerSolver]
-    inputs: Sequence[str]
-    outputs: Mapping[str, int]
-    calls: Mapping[int, LayerCall]
+    stores: BlockStores
     levels: Levels
-    ranks: Ranks
+    calls: Mapping[int, LayerCall]
     changed: dict[int, torch.Tensor]
     errors: dict[str, Rows] = field(default_factory=dict)
     solved: SolvedLayers = field(default_factory=SolvedLayers)
 
+    @property
+    def inputs(self) -> dict[str, int]:
+        """Numbers of the block's inputs, by name."""
+        names = (i.name for i in self.state.graph.inputs)
+        return dict(zip(names, self.levels.executor.inputs, strict=True))
 
-def start_run(
+    @property
+    def outputs(self) -> dict[str, int]:
+        """Numbers of the block's results, by name."""
+        run = self.levels.executor
+        ends = (run.indices[name] for name in run.output_names)
+        return dict(zip(self.state.graph.outputs, ends, strict=True))
+
+
+def _start(
     state: ConversionState,
     solvers: Mapping[str, LayerSolver],
-    trained: ConversionState | None = None,
+    stores: BlockStores,
+    trained: ConversionState | None,
 ) -> BlockRun:
     """Return the run of a block, with the levels of its values. See `run_block`."""
     module = runtime_module(replace(trained or state, graph=state.graph))
-    executor = Executor(replace(state.graph, module=module), single_run=trained is not None)
+    run = Executor(replace(state.graph, module=module), single_run=trained is not None)
     changed = dict[int, torch.Tensor]()
     if trained is not None:
         later = Executor(replace(trained.graph, module=runtime_module(trained)))
-        executor.quantized_constants, changed = later.quantized_constants, later.constants
+        run.quantized_constants, changed = later.quantized_constants, later.constants
     layers = exclusive_layers(state).values() if solvers else ()
-    made = (LayerCall.of(layer, executor) for layer in layers)
-    calls = {call.number: call for call in made}
-    levels = Levels.of(executor, {number: call.looks for number, call in calls.items()})
-    ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
-    outputs = dict(zip(state.graph.outputs, ends, strict=True))
-    inputs = [i.name for i in state.graph.inputs]
-    sides = inputs, outputs, calls, levels
-    return BlockRun(state.plan, executor, solvers, *sides, current(), changed)
+    calls = {call.number: call for call in (LayerCall.of(layer, run) for layer in layers)}
+    levels = Levels.of(run, {number: call.looks for number, call in calls.items()})
+    return BlockRun(state, solvers, stores, levels, calls, changed)

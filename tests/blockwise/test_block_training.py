@@ -89,7 +89,7 @@ def test_a_step_from_outside_is_judged(
     calls = list[ConversionState]()
 
     def counted(*given: Any) -> Any:
-        calls.extend(given[6:])
+        calls.extend(given[4:])
         return run_block(*given)
 
     monkeypatch.setattr(block_conversion, "run_block", counted)

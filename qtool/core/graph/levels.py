@@ -169,4 +169,4 @@ def run_by_levels(executor: Executor, batches: Sequence[Batch], stops: Reads, vi
         updates = visit(chosen, networks) if chosen else {}
         for number, value in updates.items():
             for row in networks[1]:
-                row[number] = value
+                row[number] = value.to(executor.device)
