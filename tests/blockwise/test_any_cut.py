@@ -155,6 +155,32 @@ def test_a_file_has_the_same_bytes_for_any_cut(
     assert content(path) == content(one)
 
 
+class Sides(nn.Module):
+    """A sum of a deep side and a shallow one, which is computed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.shallow = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        deep = self.second(torch.relu(self.first(x)))
+        return torch.relu(deep + self.shallow(x))
+
+
+def test_a_layer_waits_for_what_its_result_is_added_to(tmp_path: Path) -> None:
+    save_file(filled(Sides).state_dict(), tmp_path / "model.safetensors")
+    data = [torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(5))]
+    how: dict[str, Any] = {"mode": "weight-only-int4", "memory": 0, "recover": ["gptq"]}
+    written = [
+        by_blocks(
+            tmp_path, tmp_path / str(block) / "net.onnx", block, data, model=filled(Sides), **how
+        )
+        for block in (1 << 30, 5000)
+    ]
+    assert [count for count, _ in written] == [1, 3]
+    assert written[0][1] == written[1][1]
+
+
 def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
