@@ -178,14 +178,10 @@ def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> to
     """Return the mean of all input rows of a layer, over all batches: float64 [groups, inputs]."""
     if node.target is aten.linear.default:
         return channel_mean(parts).unsqueeze(0)
-    by_shape: dict[torch.Size, list[tuple[torch.Tensor, float]]] = {}
-    for part in parts:
-        by_shape.setdefault(part[0].shape, []).append(part)
     count, total = 0.0, torch.zeros((), dtype=torch.float64)
-    for same in by_shape.values():  # summed first: inputs of one shape have the same patches
-        patch, places = _patch_sum(node, sum((each for each, _ in same), torch.zeros(())))
-        total = total + patch
-        count += places * sum(size for _, size in same)
+    for summed, size in parts:
+        patch, places = _patch_sum(node, summed)
+        total, count = total + patch, count + places * size
     return total / max(count, 1)
 
 

@@ -102,10 +102,9 @@ def _advance(
     """Run all batches through one level, and accumulate the moments of the next level's shards."""
     ranks, alive = current(), at.levels.alive(level, at.outputs.values())
     targets = set(at.levels.stops_of(level + 1))  # computed in the float network alone
-    counts = [batch.size * batch.fitted for batch in batches]
-    fitted = list(zip(batches, [0, *accumulate(counts)], strict=False))  # number of first sample
-    fitted = [(batch, first) for batch, first in fitted if batch.fitted]
-    firsts = {batch.number: first for batch, first in fitted}
+    fitted = [batch for batch in batches if batch.fitted]
+    ends = accumulate(batch.size for batch in fitted)
+    firsts = {b.number: end - b.size for b, end in zip(fitted, ends, strict=True)}
     for batch in batches[ranks.rank :: ranks.size]:
         index = batch.number
         ranks.check()
@@ -121,9 +120,9 @@ def _advance(
             at.stores.scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
-        for batch, first in fitted:
+        for number, first in firsts.items():
             ranks.check()
-            add_batch(shards, *_load(at, level + 1, batch.number), first)
+            add_batch(shards, *_load(at, level + 1, number), first)
 
 
 def _load(at: BlockRun, level: int, index: int) -> tuple[Values, Values]:

@@ -27,7 +27,7 @@ from qtool.algorithms.weight_rounding.gptq import (
     correct_weight,
     round_columns,
 )
-from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
+from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.quant_params import QuantParams
@@ -166,7 +166,7 @@ def solve_from(
     """
     part = layer.part(rows)
     matrix, shape = part.matrix.cpu(), part.weight.shape
-    zeros = pruned_zeros(matrix, layer.weight, layer.node)
+    zeros = matrix == 0 if is_pruned(layer.weight, layer.node) else None
     problem = LayerProblem(layer.node, matrix, part.weight_params, shape, plan, evidence, zeros)
     try:
         best = best_solution(problem, solvers)

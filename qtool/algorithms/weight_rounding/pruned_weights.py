@@ -20,14 +20,3 @@ def is_pruned(weight: torch.Tensor, layer: fx.Node) -> bool:
     merged: int = layer.meta.get(G.MERGED_GROUPS, 1)
     own = weight.numel() // merged
     return own - int(weight.count_nonzero()) >= max(1, PRUNED * own)
-
-
-def pruned_zeros(weight: torch.Tensor, whole: torch.Tensor, layer: fx.Node) -> torch.Tensor | None:
-    """Return where a float weight is zero; None if it is not pruned.
-
-    Args:
-        weight: the weight or a part of it, in any form.
-        whole: the whole weight, which decides.
-        layer: reads it.
-    """
-    return weight == 0 if is_pruned(whole, layer) else None
