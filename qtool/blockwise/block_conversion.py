@@ -90,8 +90,10 @@ def convert_block(run: BlockwiseRun, index: int) -> None:
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
-        state = _train_block(state, training, samples)
+        with share_steps():  # judged by the errors of the block's results, on held-out samples
+            state = replace(run_steps(training, replace(state, samples=samples)), samples=None)
         if any(change.step == step.name for change in state.changes for step in training):
+            # for its new results, which the next blocks read
             _, errors = run_block(solved, {}, stores, own, state)
     record = None
     if not checkpoint.ranks.rank:
@@ -168,25 +170,6 @@ def _with_solved_weights(
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     """Return the first samples of a batch."""
     return graph.head(graph.call_of(tensors), SAMPLES)
-
-
-# For such a step a block is a small network. It is judged on the block's held-out samples, by the
-# errors of its results. Then the block runs again, for its new results, which the next blocks read.
-
-
-def _train_block(
-    state: ConversionState, steps: Sequence[Step], samples: StoredSamples
-) -> ConversionState:
-    """Return the state after the steps; without a change in it if none was accepted.
-
-    Args:
-        state: state of the block, with solved weights.
-        steps: those with `Scope.PART`, in order.
-        samples: samples of the block.
-    """
-    with share_steps():
-        trained = run_steps(steps, replace(state, samples=samples))
-    return replace(trained, samples=None)
 
 
 # The samples of a block for steps that train on it: inputs in both networks, on disk.

@@ -104,7 +104,7 @@ class InputMoments:
             ids: expert of each row, see `input_rows`; None: the layer has no experts.
         """
         training, holdout = _split(x, first)
-        experts = _split_ids(ids, first)
+        experts = (None, None) if ids is None else _split(ids, first)
         rows = input_rows(node, training, MAX_ROWS, experts[0])
         kept = input_rows(node, holdout, self.holdout.next_count(), experts[1])
         if ids is not None:
@@ -176,7 +176,8 @@ class LayerMoments:
         ids: torch.Tensor | None = None,
     ) -> None:
         """Add a batch: the rows that `InputMoments.add` returned, and the targets of the layer."""
-        parts, experts = _split(target, first), _split_ids(ids, first)
+        parts = _split(target, first)
+        experts = (None, None) if ids is None else _split(ids, first)
         limits = MAX_ROWS, self._holdout.next_count()
         error, holdout_error = (
             output_rows(self.node, part, limit, own)[:, :, self.rows] - each @ self.weight.mT
@@ -224,12 +225,6 @@ def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:
     grouped = groups > 1 or node.target is torch_ops.conv_transpose
     count = outputs if grouped else min(outputs, max(1, SHARD_ELEMENTS // inputs))
     return [slice(start, min(start + count, outputs)) for start in range(0, outputs, count)]
-
-
-def _split_ids(
-    ids: torch.Tensor | None, first: int
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return (None, None) if ids is None else _split(ids, first)
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -259,11 +259,6 @@ def _unused_rules(run: BlockwiseRun, layers: Mapping[str, str]) -> tuple[str, ..
 # recipe has them whatever its memory is. A part is converted as one block.
 
 
-def trains(recipe: Recipe) -> bool:
-    """Return whether a step of a recipe trains parts of the network."""
-    return any(step.scope is Scope.PART for step in select_block_steps(recipe)[0])
-
-
 def cut_into_parts(
     whole: FloatGraph, recipe: Recipe, block: int, alone: Collection[fx.Node]
 ) -> tuple[list[Block], Recipe]:
@@ -279,7 +274,7 @@ def cut_into_parts(
         CaptureError: a size depends on values.
         PlanError: the parts of the recipe are not those of the model, or larger than a block.
     """
-    if not trains(recipe):
+    if all(step.scope is not Scope.PART for step in select_block_steps(recipe)[0]):
         return cut(whole, block, alone), recipe
     if not recipe.parts:
         blocks = cut(whole, block, alone)

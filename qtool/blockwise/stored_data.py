@@ -12,16 +12,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from qtool.blockwise.checkpoint import Checkpoint
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch
-from qtool.core.data.calibration_samples import (
-    content_hash,
-    samples_of,
-)
+from qtool.core.data.calibration_samples import content_hash, samples_of
 from qtool.core.data.sample_roles import Role, roles_of
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.distributed import interleave
@@ -57,13 +52,13 @@ class _Part:
         rank: has read it.
         index: number of its file on that rank.
         size: number of samples.
-        samples: hash and bytes of each sample; of the whole batch where it cannot be split.
+        samples: hash of each sample; of the whole batch where it cannot be split.
     """
 
     rank: int
     index: int
     size: int
-    samples: Sequence[tuple[str, int]]
+    samples: Sequence[str]
 
     def pieces(self, roles: Mapping[str, Role], fewest: int) -> Iterator[tuple[Role, list[int]]]:
         """Yield the role of a piece, and the indices of its samples.
@@ -72,7 +67,7 @@ class _Part:
             roles: roles of the samples, by their hashes.
             fewest: samples of a batch; in a smaller piece some samples are there again.
         """
-        own = [roles[name] for name, _ in self.samples]
+        own = [roles[name] for name in self.samples]
         for role in Role:
             rows = [i for i, each in enumerate(own) if each is role]
             if rows:
@@ -97,7 +92,7 @@ def store_data(
     own = json.dumps(_store_parts(whole, data, checkpoint))
     parts = _all_parts([json.loads(text) for text in ranks.all_gather(own)])
     checkpoint.check_identity("data", _digest(parts))
-    names = [name for part in parts for name, _ in part.samples]
+    names = [name for part in parts for name in part.samples]
     roles = roles_of(names, len(names))
     fewest = whole.batch_size_range()[0]
     pieces = _divide(parts, roles, fewest if fewest > MIN_SAMPLES else 1)
@@ -133,16 +128,16 @@ def _divide(
 
 def _store_parts(
     whole: G.FloatGraph, data: Iterator[Batch], checkpoint: Checkpoint
-) -> list[list[tuple[int, list[tuple[str, int]]]]]:
+) -> list[list[tuple[int, list[str]]]]:
     """Store the batches of this rank without padding; return sizes and samples of the parts of
     each."""
     names, store, index = [i.name for i in whole.inputs], checkpoint.own_data, 0
     rows, split = [], whole.batches_are_samples
     for batch in data:
-        rows.append(list[tuple[int, list[tuple[str, int]]]]())
+        rows.append(list[tuple[int, list[str]]]())
         for part in strip_padding(whole, batch):
             tensors = whole.tensors_of(part)
-            samples = [(content_hash(each), _bytes(each)) for each in samples_of(tensors, split)]
+            samples = [content_hash(each) for each in samples_of(tensors, split)]
             rows[-1].append((part.size, samples))
             if not checkpoint.finished:
                 values = dict(zip(names, tensors, strict=True))
@@ -151,14 +146,14 @@ def _store_parts(
     return rows
 
 
-def _all_parts(gathered: list[list[list[tuple[int, list[list[str | int]]]]]]) -> list[_Part]:
+def _all_parts(gathered: list[list[list[tuple[int, list[str]]]]]) -> list[_Part]:
     """Return the parts of all ranks in the order of the data. gathered: `_store_parts` of each."""
     shares = []
     for rank, batches in enumerate(gathered):
         index, share = 0, []
         for batch in batches:
             share.append([
-                _Part(rank, index + i, size, [(str(name), int(count)) for name, count in samples])
+                _Part(rank, index + i, size, samples)
                 for i, (size, samples) in enumerate(batch)
             ])  # fmt: skip
             index += len(batch)
@@ -169,9 +164,5 @@ def _all_parts(gathered: list[list[list[tuple[int, list[list[str | int]]]]]]) ->
 def _digest(parts: Sequence[_Part]) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(f"{part.size} {' '.join(name for name, _ in part.samples)}\n".encode())
+        digest.update(f"{part.size} {' '.join(part.samples)}\n".encode())
     return digest.hexdigest()[:32]
-
-
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
