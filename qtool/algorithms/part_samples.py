@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -28,24 +27,21 @@ class PartBatch(Batch):
         return PartBatch(own.args, own.kwargs, self.exact.map_tensors(function))
 
 
-class PartSamples(Protocol):
-    """The samples of a part that is converted by itself: see `blockwise.block_samples`.
+@dataclass(frozen=True)
+class PartSamples:
+    """The samples of a part that is converted by itself.
 
     Attributes:
         training_bytes: budget in bytes for activations kept for backward.
         shared: names of points whose parameters do not change, since other parts have them, too.
+        batches: returns `PartBatch`es, which may be read when they are used. It gets the graph of
+            the part, the largest numbers of samples of a batch and of all, and whether held-out
+            samples are wanted, others (False) or both (None).
     """
 
-    @property
-    def training_bytes(self) -> int: ...
-
-    @property
-    def shared(self) -> frozenset[str]: ...
-
-    def batches(
-        self, graph: FloatGraph, size: int, limit: int | None, holdout: bool | None
-    ) -> Sequence[Batch]:
-        """Return `PartBatch`es, which may be read when they are used."""
+    training_bytes: int
+    shared: frozenset[str]
+    batches: Callable[[FloatGraph, int, int | None, bool | None], Sequence[Batch]]
 
 
 def float_side(batch: Batch) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -14,7 +14,7 @@ import torch
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
 from qtool.algorithms.layer_solution import SolvedLayers
-from qtool.algorithms.part_samples import PartBatch, choose_samples
+from qtool.algorithms.part_samples import PartBatch, PartSamples, choose_samples
 from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import save
@@ -89,7 +89,8 @@ def convert_block(run: BlockwiseRun, index: int) -> None:
     state = _with_solved_weights(solved, layers, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
-        samples = StoredSamples(values, names, own, size, run.shared_points(index))
+        read = partial(_stored_samples, values, names, own)
+        samples = PartSamples(size, run.shared_points(index), read)
         with share_steps():  # judged by the errors of the block's results, on held-out samples
             state = replace(run_steps(training, replace(state, samples=samples)), samples=None)
         if any(change.step == step.name for change in state.changes for step in training):
@@ -182,65 +183,57 @@ def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class StoredSamples:
-    """The samples of a block, of all ranks; each batch is mapped when it is used.
+def _stored_samples(
+    values: ActivationStore,
+    names: Sequence[str],
+    stored: Sequence[StoredBatch],
+    graph: FloatGraph,
+    size: int,
+    limit: int | None,
+    holdout: bool | None,
+) -> Sequence[Batch]:
+    """Return batches of a block, of all ranks; each is mapped when it is used.
 
-    Attributes:
+    Args:
         values: inputs of the block, of all batches.
         names: names of its inputs, in order.
         stored: its batches.
-        training_bytes: budget in bytes for activations kept for backward.
-        shared: names of points whose parameters other blocks use.
+        graph, size, limit, holdout: see `PartSamples`; a batch that cannot be split is taken whole.
     """
+    splits = graph.can_split_batches
+    pieces = list(_pieces(stored, graph, size if splits else None, limit, holdout))
 
-    values: ActivationStore
-    names: Sequence[str]
-    stored: Sequence[StoredBatch]
-    training_bytes: int
-    shared: frozenset[str]
+    def load(index: int) -> Batch:
+        batch, chosen = pieces[index]
+        exact, coded = (graph.call_of([s[n] for n in names]) for s in values.load(batch.number))
+        both = PartBatch(coded.args, coded.kwargs, exact)
+        return choose_samples(graph, both, chosen) if splits else both
 
-    def batches(
-        self, graph: FloatGraph, size: int, limit: int | None, holdout: bool | None
-    ) -> Sequence[Batch]:
-        """Return batches of the block.
+    return LazySequence(load, range(len(pieces)))
 
-        Args:
-            graph: graph of the block.
-            size: largest number of samples of a batch, where it may be split.
-            limit: largest number of all samples, likewise.
-            holdout: held-out samples, samples to train on, or both (None).
-        """
-        splits = graph.can_split_batches
-        pieces = list(self._pieces(graph, size if splits else None, limit, holdout))
 
-        def load(index: int) -> Batch:
-            batch, chosen = pieces[index]
-            sides = self.values.load(batch.number)
-            exact, coded = (graph.call_of([side[n] for n in self.names]) for side in sides)
-            both = PartBatch(coded.args, coded.kwargs, exact)
-            return choose_samples(graph, both, chosen) if splits else both
-
-        return LazySequence(load, range(len(pieces)))
-
-    def _pieces(
-        self, graph: FloatGraph, size: int | None, limit: int | None, holdout: bool | None
-    ) -> Iterator[tuple[StoredBatch, slice]]:
-        """Yield batches and the samples of each piece."""
-        fewest = graph.batch_size_range()[0]
-        fewest = fewest if fewest > MIN_SAMPLES else 1
-        left = sum(batch.size for batch in self.stored) if limit is None else limit
-        for batch in self.stored:
-            if batch.role is Role.ESTIMATE or (holdout is not None and batch.fitted is holdout):
-                continue
-            step = max(size or batch.size, fewest)
-            for start in range(0, batch.size, step):
-                count = min(step, batch.size - start)
-                count = min(count, left) if size is not None else count
-                if left <= 0 or count < fewest:
-                    break
-                yield batch, slice(start, start + count)
-                left -= count
+def _pieces(
+    stored: Sequence[StoredBatch],
+    graph: FloatGraph,
+    size: int | None,
+    limit: int | None,
+    holdout: bool | None,
+) -> Iterator[tuple[StoredBatch, slice]]:
+    """Yield batches and the samples of each piece."""
+    fewest = graph.batch_size_range()[0]
+    fewest = fewest if fewest > MIN_SAMPLES else 1
+    left = sum(batch.size for batch in stored) if limit is None else limit
+    for batch in stored:
+        if batch.role is Role.ESTIMATE or (holdout is not None and batch.fitted is holdout):
+            continue
+        step = max(size or batch.size, fewest)
+        for start in range(0, batch.size, step):
+            count = min(step, batch.size - start)
+            count = min(count, left) if size is not None else count
+            if left <= 0 or count < fewest:
+                break
+            yield batch, slice(start, start + count)
+            left -= count
 
 
 class LazySequence(Sequence[_T]):
