@@ -211,7 +211,7 @@ class BlockRun:
         levels: levels of the block, with its layers as stops.
         calls: number of the result -> layer to be rounded.
         changed: number -> float constant of the quantized network that differs.
-        errors: of the results, by name, on this rank.
+        errors: errors of the results, by name, on this rank.
         solved: what has changed.
     """
 

@@ -166,7 +166,7 @@ def _calibrate_block(
             _store(run, index + 1).save(batch.number, kept, kept)
 
     data = (graph.call_of(tensors) for tensors in _inputs_of(run, index))
-    calibration = collect_statistics(graph, plan, (), data, "", check_shards=False, results=store)
+    calibration = collect_statistics(graph, plan, (), data, "", results=store)
     assert next(waiting, None) is None
     ranks.all_gather("")  # a barrier: all results are stored
     return calibration, scales

@@ -179,7 +179,6 @@ def collect_statistics(
     fingerprint: str,
     progress: Progress = no_progress,
     keep: int = 0,
-    check_shards: bool = True,
     results: Callable[[Sequence[torch.Tensor]], None] | None = None,
 ) -> Calibration:
     """Run the data through a float graph and return its statistics.
@@ -194,8 +193,8 @@ def collect_statistics(
         fingerprint: fingerprint of the captured model.
         progress: wraps the batches.
         keep: number of samples to store; see `qtool.core.data.calibration_samples`.
-        check_shards: note ranks without data, and ranks with the same data.
-        results: called with the outputs for each batch, of a graph whose batches are not cut.
+        results: called with the outputs for each batch, of a block: its batches are not cut, and
+            no ranks without data or with the same data are noted.
 
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
@@ -254,7 +253,7 @@ def collect_statistics(
             convergence.record(samples, own)
     notes = convergence.notes(samples, own)
     own = replace(own, samples=samples, notes=notes, data=digest.text())
-    calibration = merge_ranks(ranks, own, first if check_shards else None)
+    calibration = merge_ranks(ranks, own, first if results is None else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
     cautions = warnings.warnings(calibration.samples)
