@@ -28,6 +28,7 @@ from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
 from qtool.evaluation.speedup import measure_file_speedup, untimed_reason
+from qtool.planning.mode_titles import plan_title
 from qtool.planning.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -211,22 +212,22 @@ def _file_of_blocks(
         source: the folder or ONNX file of the float model.
         options: timing and goals.
     """
-    result = converted.verification
+    result, plan = converted.verification, converted.run.plan
     speed, untimed = None, ""
     if options.timing:
-        untimed = untimed_reason(converted.target)
+        untimed = untimed_reason(plan.target)
         if source.is_dir() or converted.measured is None:
             untimed = untimed or _UNTIMED
         elif not untimed and not current().rank:
-            how = converted.examples, converted.target, converted.mode, options.timing
+            how = converted.examples, plan.target, plan.recipe.mode, options.timing
             with track_task("timing"):
                 speed = measure_file_speedup(source, converted.path, *how)
     return QuantizedFile(
         converted.path,
         None,
-        f"{converted.title}, for {converted.target}",
-        converted.target,
-        converted.mode,
+        f"{plan_title(plan)}, for {plan.target}",
+        plan.target,
+        plan.recipe.mode,
         converted.notes,
         result,
         converted.size_bytes,
@@ -262,7 +263,7 @@ def accuracy_of_blocks(
         file = _not_measured(file, "the float model next to the file", own + plain, memory)
     batches = converted.batches(whole_texts(evaluation.batches))
     evaluation = replace(evaluation, batches=batches)
-    return with_accuracy(file, evaluation, converted.reference, alone=alone)
+    return with_accuracy(file, evaluation, converted.run.whole, alone=alone)
 
 
 def _not_measured(file: QuantizedFile, what: str, needed: int, memory: int) -> QuantizedFile:

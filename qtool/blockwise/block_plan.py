@@ -22,6 +22,7 @@ from qtool.core import graph as G
 from qtool.core.graph.cut import Block
 from qtool.core.types import Derived, Dynamic, Observed, Requantized, SharedWith
 from qtool.planning.plan import Edge, Kind, Point, QuantPlan
+from qtool.verification.estimate import CALIBRATION, ESTIMATE
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class BlockwiseRun:
     def plans(self) -> Sequence[QuantPlan]:
         """The part of the plan that each block has."""
         return [plan_of_block(self.plan, block) for block in self.blocks]
+
+    @property
+    def kind(self) -> str:
+        """Kind of an estimate on the measured batches: of held-out samples, or without those."""
+        return CALIBRATION if all(batch.measured for batch in self.batches) else ESTIMATE
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""

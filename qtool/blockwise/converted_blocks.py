@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from qtool.backends.onnx.storage import model_files
+from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import formats
 from qtool.core.data import Batch
-from qtool.core.graph import FloatGraph
 from qtool.core.summary import group_names
 from qtool.core.types import Change
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification
-from qtool.verification.estimate import CALIBRATION, ESTIMATE, Estimate, OutputEstimate
+from qtool.verification.estimate import Estimate, OutputEstimate
 from qtool.verification.fidelity import decibels_text
 
 
@@ -28,33 +28,26 @@ class ConvertedBlocks:
 
     Attributes:
         path: path of the file.
-        target: name of the target.
-        mode: mode of the recipe.
-        title: the bits of weights and activations, in words.
-        blocks: records of all blocks, in order.
-        outputs: names of the model's outputs.
-        holdout: the SQNR is that of held-out samples; otherwise there are too few to hold some out.
+        run: the conversion; weights of its float model are read when they are needed.
         float_bytes: size of the weights of the float model.
         measured: errors of the outputs of the file; None where it was too large to run.
         examples: a sample, and a batch, as the file takes them.
-        reference: the float model; its weights are read when they are needed.
         batches: returns the batches of data for it, as those of the calibration.
         model_notes: sentences on the whole model, for the user; blocks have their own.
     """
 
     path: Path
-    target: str
-    mode: str
-    title: str
-    blocks: tuple[BlockRecord, ...]
-    outputs: tuple[str, ...]
-    holdout: bool
+    run: BlockwiseRun
     float_bytes: int
     measured: Estimate | None
     examples: tuple[Batch, Batch]
-    reference: FloatGraph
     batches: Callable[[Iterable[Any]], Iterator[Batch]]
     model_notes: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[BlockRecord, ...]:
+        """Records of all blocks, in order."""
+        return tuple(self.run.checkpoint.finished)
 
     @property
     def memory(self) -> tuple[int, int]:
@@ -91,9 +84,10 @@ class ConvertedBlocks:
     def _estimate(self) -> Estimate:
         """Return the errors of the outputs, as they are to be expected on new data."""
         known = {name: f for block in self.blocks for name, f in block.estimates.items()}
-        outputs = tuple(OutputEstimate(n, *known[n]) for n in self.outputs if n in known)
-        own = [b.samples for b in self.blocks if not b.sqnr.keys().isdisjoint(self.outputs)]
-        kind = ESTIMATE if self.holdout else CALIBRATION
+        names = self.run.whole.outputs
+        outputs = tuple(OutputEstimate(n, *known[n]) for n in names if n in known)
+        own = [b.samples for b in self.blocks if not b.sqnr.keys().isdisjoint(names)]
+        kind = self.run.kind
         return Estimate(min(own, default=0), kind, outputs, "the simulation of the blocks")
 
 

@@ -65,7 +65,6 @@ from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
-from qtool.planning.mode_titles import plan_title
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
 from qtool.verification.estimate import Estimate
@@ -132,8 +131,8 @@ def convert_blocks(
     plan = make_plan(whole.graph, targets.target(target), spec, recorded, layers=layers)
     with open_checkpoint(path, identity, ranks) as checkpoint:
         run = BlockwiseRun(whole, plan, blocks, checkpoint)
-        stored = store_data(whole, stream, checkpoint, run.required(0, blocks))
-        run = replace(run, batches=stored)
+        needed = run.required(0, blocks)
+        run = replace(run, batches=store_data(whole, stream, checkpoint, needed))
         run = replace(run, parameters=solve_by_blocks(run))
         _convert_left(run, source)
         estimate = _write(run, path, source.fingerprint, example, memory)
@@ -142,16 +141,10 @@ def convert_blocks(
         notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
     return ConvertedBlocks(
         path,
-        target,
-        chosen.mode,
-        plan_title(plan),
-        tuple(checkpoint.finished),
-        tuple(whole.outputs),
-        not all(batch.measured for batch in stored),
+        run,
         source.float_bytes,
         estimate,
         (whole.cut(example, 1), example),
-        whole,
         partial(_batches, source.model),
         notes,
     )

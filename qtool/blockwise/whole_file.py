@@ -40,7 +40,7 @@ from qtool.core.records import from_json, to_json
 from qtool.distributed import Ranks
 from qtool.frontends.captured_model import Captured
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.verification.estimate import CALIBRATION, ESTIMATE, Estimate
+from qtool.verification.estimate import Estimate
 
 TOO_LARGE = "it takes more memory than its conversion was to take"
 
@@ -130,8 +130,7 @@ def measure_file(run: BlockwiseRun, path: Path, memory: int) -> Estimate | None:
         return None
     graph = replace(run.whole, module=G.with_values(run.whole.module))
     batches = [_inputs(run, batch) for batch in run.batches if batch.measured]
-    held_out = not all(batch.measured for batch in run.batches)
-    samples = EstimateSamples(ESTIMATE if held_out else CALIBRATION, batches)
+    samples = EstimateSamples(run.kind, batches)
     params = dict(run.parameters.params)
     simulation = FakeQuantized(graph, graph.module, graph, run.plan, params)
     file = PlannedOnnx(simulation, ExportedFile(path), batches[0])
