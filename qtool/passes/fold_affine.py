@@ -16,7 +16,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.depthwise_forms import replace_by_depthwise
+from qtool.passes.conv_channels import replace_by_depthwise
 from qtool.passes.fold_batch_norm import fold_statistics, layout
 from qtool.passes.graph_pass import GraphPass, first_match, pattern_pass
 from qtool.passes.rewrite_rules import add_parameters, clone_as, commuted, is_call
