@@ -13,10 +13,9 @@ from onnx.inliner import inline_local_functions
 
 from qtool.backends.onnx.checker import check_model, function_expansion_error
 from qtool.backends.onnx.loops import endless_loop
-from qtool.backends.onnx.nested_graphs import nested_nodes
+from qtool.backends.onnx.nested_graphs import nested_nodes, sort_graphs
 from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.backends.onnx.subgraph import TORCH_TYPES, tensor_of
-from qtool.backends.onnx.topological_order import sort_graphs
 from qtool.core.errors import CaptureError
 from qtool.core.graph.finite_outputs import NOT_FINITE
 from qtool.core.graph.float_tolerance import (

@@ -19,7 +19,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from qtool.backends.onnx.initializers import check_weight_files, expand_sparse
 from qtool.backends.onnx.loops import DeadlineError
-from qtool.backends.onnx.source_metadata import read_source_metadata
+from qtool.backends.onnx.origin import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import onnx_part, tensor_of
 from qtool.core import graph as G
