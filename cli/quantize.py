@@ -74,7 +74,7 @@ def command(
     from qtool.api.model_parts import PartInputs
     from qtool.api.quantize_to_file import ModelSource, quantize_source
     from qtool.api.stored_model import StoredModel, options_in_use
-    from qtool.core.hub_cache import local_model
+    from qtool.core.downloads import local_model
     from qtool.frontends.huggingface.foreign_weights import coded
     from qtool.planning.recipe import with_output_kinds
 

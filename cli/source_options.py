@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from qtool.core.downloads import local_model
 from qtool.core.errors import QtoolError
-from qtool.core.hub_cache import local_model
 from qtool.core.option_records import OptionRecord, option
 from qtool.core.path_arguments import model_file
 

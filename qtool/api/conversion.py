@@ -28,7 +28,7 @@ from qtool.core.conversion_options import ConvertKeywords, QuantizeKeywords, Qua
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
-from qtool.core.graph.exclusive import exclusive
+from qtool.core.graph.edit import exclusive
 from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.core.data_options import DataKeywords, DataOptions
-from qtool.core.hub_cache import local_model
+from qtool.core.downloads import local_model
 from qtool.core.label_names import check_label_array
 from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_records import keywords_of

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qtool.api.quantized_file import QuantizedFile
+from qtool.core.downloads import hub_id
 from qtool.core.errors import OptionError
-from qtool.core.hub_cache import hub_id
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument
 from qtool.core.summary import Summary

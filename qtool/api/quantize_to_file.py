@@ -22,8 +22,8 @@ from qtool.blockwise.memory_plan import LIMIT, memory_beyond, whole_memory
 from qtool.core import formats
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
+from qtool.core.downloads import local_model
 from qtool.core.errors import OptionError
-from qtool.core.hub_cache import local_model
 from qtool.core.log import log_warning
 from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source

@@ -17,15 +17,11 @@ from qtool.backends.kernels.accumulate import (
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.kernels.products import layer, product
-from qtool.backends.onnxruntime.kernels import avx2 as ort_avx2
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
-from qtool.backends.onnxruntime.kernels import generic as ort_generic
-from qtool.backends.onnxruntime.kernels import neon as ort_neon
 from qtool.backends.onnxruntime.kernels import pool as ort_pool
 from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
-from qtool.backends.onnxruntime.kernels import sse as ort_sse
+from qtool.backends.onnxruntime.kernels.common import scale_sums
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
-from qtool.backends.onnxruntime.kernels.scaling import scale_sums
 from qtool.core.errors import KernelError
 from qtool.core.on_use import OnUse
 from qtool.core.plugins import part, parts
@@ -92,7 +88,7 @@ class Profile:
 
 
 def _on_use(where: str) -> OnUse:
-    """Return a binder of a kernel that few networks have."""
+    """Return a function of a kernel that few networks have, or of other processors."""
     return OnUse(f"qtool.backends.onnxruntime.kernels.{where}")
 
 
@@ -132,28 +128,28 @@ _OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of
 }
 _AVX2: dict[str, Binder] = {
     **_OTHERS,
-    "conv": layer(ort_avx2.conv_sums, scale_sums),
-    "dynamic_matmul": partial(_on_use("dynamic:dynamic_matmul"), sums_of=ort_avx2.product_sums),
-    "linear": layer(ort_avx2.product_sums, scale_sums),
-    "matmul": product(ort_avx2.matmul_sums, scale_sums),
-    "matmul_integer": partial(_on_use("dynamic:matmul_integer"), sums_of=ort_avx2.product_sums),
+    "conv": layer(_on_use("avx2:conv_sums"), scale_sums),
+    "dynamic_matmul": partial(_OTHERS["dynamic_matmul"], sums_of=_on_use("avx2:product_sums")),
+    "linear": layer(_on_use("avx2:product_sums"), scale_sums),
+    "matmul": product(_on_use("avx2:matmul_sums"), scale_sums),
+    "matmul_integer": partial(_OTHERS["matmul_integer"], sums_of=_on_use("avx2:product_sums")),
 }
 _UNFUSED: dict[str, Binder] = {
     key: partial(_OTHERS[key], madd=multiply_then_add)
     for key in ("gelu", "sigmoid", "silu", "tanh")
 }
-_SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": ort_sse.add}
+_SSE41: dict[str, Binder] = {**_OTHERS, **_UNFUSED, "add": _on_use("other_cpus:sse_add")}
 _NEON: dict[str, Binder] = {
     **_OTHERS,
     "hard_swish": partial(_OTHERS["hard_swish"], madd=fma32),
-    "add": ort_neon.add,
-    "mul": ort_neon.mul,
+    "add": _on_use("other_cpus:neon_add"),
+    "mul": _on_use("other_cpus:neon_mul"),
 }
 _WASM: dict[str, Binder] = {
     **_OTHERS,
     **_UNFUSED,
-    "add": ort_generic.add,
-    "mul": ort_generic.mul,
+    "add": _on_use("other_cpus:generic_add"),
+    "mul": _on_use("other_cpus:generic_mul"),
 }
 
 

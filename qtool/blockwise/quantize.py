@@ -40,7 +40,7 @@ from qtool.core.data import Batch, batches
 from qtool.core.errors import CaptureError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.cut import Block, cut, cut_at, weight_bytes
-from qtool.core.graph.exclusive import exclusive
+from qtool.core.graph.edit import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.split_layers import split
 from qtool.core.memory import trim_memory

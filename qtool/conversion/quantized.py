@@ -32,7 +32,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
-from qtool.core.graph.exclusive import exclusive
+from qtool.core.graph.edit import exclusive
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.in_process import InProcess
 from qtool.core.memory import relaxed_gc

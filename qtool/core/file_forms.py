@@ -7,6 +7,10 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
+"""Suffixes of files of samples."""
+
 TORCH_SCRIPT = "a file of TorchScript"
 _SAVED = "a file of torch.save"
 _PICKLED = "a file of pickled Python objects"

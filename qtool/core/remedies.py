@@ -67,33 +67,23 @@ class DataEdit:
 
 
 @dataclass(frozen=True)
-class ModelEdit:
+class _Clause:
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class ModelEdit(_Clause):
     """A change of the model's code, for users whose code it is, or of what the model is."""
 
-    text: str
 
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class CallEdit:
+class CallEdit(_Clause):
     """Another call or command, or a change of code that qtool calls: a function, a registration."""
 
-    text: str
 
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class OtherFile:
+class OtherFile(_Clause):
     """Another file or folder in place of one, the same made again, changed, or removed."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -107,15 +97,8 @@ class Package:
         return self.text.replace("{}", self.name)
 
 
-@dataclass(frozen=True)
-class Setup:
-    """A change of what runs: the processes, variables of the environment, programs of the "
-    "system."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+class Setup(_Clause):
+    """A change of what runs: processes, variables of the environment, programs of the system."""
 
 
 Remedy = Argument | Omission | DataEdit | ModelEdit | CallEdit | OtherFile | Package | Setup

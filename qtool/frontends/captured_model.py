@@ -22,7 +22,7 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
 from qtool.core.graph.deferred import outputs_of
-from qtool.core.graph.exclusive import exclusive
+from qtool.core.graph.edit import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.graph.float_graph import MIN_SAMPLES

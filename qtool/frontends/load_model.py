@@ -11,9 +11,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.core.argument_names import argument
+from qtool.core.downloads import local_model
 from qtool.core.errors import CaptureError, describe
 from qtool.core.file_forms import is_torch_script
-from qtool.core.hub_cache import local_model
 from qtool.core.missing_files import check_task_folder
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file

@@ -1,33 +1,28 @@
 """Passes: rewrites that keep the function of the graph, each checked against a contract."""
 
+from qtool.passes.activations import hard_swish, hard_swish_forms, prelu_forms, unfused_clamps
 from qtool.passes.canonicalize import canonicalize
-from qtool.passes.channel_shuffle import channel_shuffle
-from qtool.passes.conv_channels import merge_groups, pad_channels, unpad_channels
-from qtool.passes.depthwise_forms import average_pool_as_conv, batch_norm_as_conv
+from qtool.passes.conv_channels import (
+    average_pool_as_conv,
+    batch_norm_as_conv,
+    channel_shuffle,
+    merge_groups,
+    pad_channels,
+    unpad_channels,
+)
 from qtool.passes.experts import experts, routed_experts
-from qtool.passes.flatten_linear import flatten_linear
-from qtool.passes.fold_affine import fold_affine
+from qtool.passes.flatten_linear import flatten_linear, keep_bias
+from qtool.passes.fold_affine import fold_affine, input_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
-from qtool.passes.fold_constants import fold_constants
-from qtool.passes.fold_pad import fold_pad
+from qtool.passes.fold_constants import fold_constants, remove_identity
 from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
-from qtool.passes.hard_swish import hard_swish
-from qtool.passes.hard_swish_forms import hard_swish_forms
-from qtool.passes.input_affine import input_affine
-from qtool.passes.keep_bias import keep_bias
-from qtool.passes.max_pool_pad import max_pool_pad
-from qtool.passes.packed_projections import packed_projections
-from qtool.passes.prelu_forms import prelu_forms
-from qtool.passes.recurrent import recurrent
-from qtool.passes.remove_identity import remove_identity
+from qtool.passes.pads import fold_pad, max_pool_pad
+from qtool.passes.recurrent import recurrent, unrolled_steps
 from qtool.passes.rms_norm import rms_norm, skip_rms_norm
-from qtool.passes.rotary import rotary
-from qtool.passes.rotary_attention import rotary_attention
-from qtool.passes.stacked_weights import stacked_weights
+from qtool.passes.rotary import rotary, rotary_attention
+from qtool.passes.stacked_weights import packed_projections, stacked_weights
 from qtool.passes.stored_operands import stored_operands
-from qtool.passes.unfused_clamps import unfused_clamps
-from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 

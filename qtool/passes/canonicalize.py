@@ -6,7 +6,7 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 `aten::constant_pad_nd`. Operands that are scalars at run time (a size, `.item()`) become tensors,
 and reductions over everything get explicit dimensions, as ONNX requires. Attention of any rank
 becomes attention of rank 4, the only rank that the exporter supports. Other files have the rules
-for matrix products (product_forms.py), recurrent cells (cell_forms.py), lookups (lookup_forms.py),
+for matrix products (product_forms.py), recurrent cells (recurrent.py), lookups (lookup_forms.py),
 pools (pool_forms.py), data movement (move_forms.py) and sorting (sort_forms.py).
 """
 
@@ -21,12 +21,12 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
 from qtool.passes.move_forms import MOVE_RULES, circular_pad
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
+from qtool.passes.recurrent import CELL_RULES
 from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, ints
 from qtool.passes.sort_forms import SORT_RULES
 

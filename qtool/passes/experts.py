@@ -22,7 +22,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
-from qtool.core.ops.experts import routed_experts as fused
+from qtool.core.ops.fused import routed_experts as fused
 from qtool.passes.graph_pass import pattern_pass
 from qtool.passes.rewrite_rules import is_call
 

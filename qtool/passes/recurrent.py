@@ -7,17 +7,18 @@ which every call without states has, are left out: they are the runtime's defaul
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.ops import recurrent as layers
+from qtool.core.ops import row_of
 from qtool.passes.graph_pass import pattern_pass
-from qtool.passes.rewrite_rules import add_parameters, insert_before
+from qtool.passes.rewrite_rules import Rule, add_parameters, insert_before
 
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
@@ -26,6 +27,8 @@ _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
     aten.rnn_tanh.input: ("rnn", layers.rnn, ("tanh",)),
     aten.rnn_relu.input: ("rnn", layers.rnn, ("relu",)),
 }
+_PER_ROW = (aten.linear.default, aten.matmul.default)
+_WITH_VECTOR = (aten.add.Tensor, aten.mul.Tensor)
 
 
 @dataclass(frozen=True)
@@ -143,3 +146,179 @@ def _one_row(node: fx.Node, y: fx.Node, directions: int, part: str) -> fx.Node:
 
 
 recurrent = pattern_pass("recurrent", _match, _rewrite)
+
+
+# A recurrent cell (LSTMCell, GRUCell, RNNCell) becomes two linear layers and elementwise gates.
+
+
+def _layers(node: fx.Node, state: Any) -> tuple[fx.Node, fx.Node]:
+    """Return the gates' inputs from the input and from the state, [..., gates x hidden] each."""
+    x, _, *weights = node.args
+    w_input, w_state, b_input, b_state = [*weights, None, None][:4]
+    of_input = insert_before(node, aten.linear.default, (x, w_input, b_input), "input")
+    of_state = insert_before(node, aten.linear.default, (state, w_state, b_state), "state")
+    return of_input, of_state
+
+
+def _gate(node: fx.Node, x: fx.Node, index: int, size: int, part: str) -> fx.Node:
+    last = G.rank(x) - 1
+    return insert_before(node, aten.slice.Tensor, (x, last, index * size, (index + 1) * size), part)
+
+
+def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    h = G.source(node, 1)
+    size = int(G.shape(h)[-1])
+    of_input, of_state = _layers(node, h)
+    a = [_gate(node, of_input, i, size, f"input{i}") for i in range(3)]
+    b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
+    reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
+    update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
+    gated = insert_before(node, aten.mul.Tensor, (reset, b[2]), "told")
+    new = _sum(node, aten.tanh.default, a[2], gated, "new")
+    kept = insert_before(node, aten.sub.Tensor, (h, new), "less")
+    return insert_before(
+        node, aten.add.Tensor, (insert_before(node, aten.mul.Tensor, (kept, update), "kept"), new)
+    )
+
+
+def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    users = list(node.users)
+    if any(u.target is not operator.getitem for u in users):
+        return None
+    h, c = G.sources(node, 1)
+    size = int(G.shape(h)[-1])
+    gates = insert_before(node, aten.add.Tensor, _layers(node, h), "gates")
+    i, f, g, o = (_gate(node, gates, k, size, part) for k, part in enumerate("ifgo"))
+    sigmoid, tanh = aten.sigmoid.default, aten.tanh.default
+    kept = insert_before(
+        node, aten.mul.Tensor, (insert_before(node, sigmoid, (f,), "forget"), c), "kept"
+    )
+    new = insert_before(node, sigmoid, (i,), "take"), insert_before(node, tanh, (g,), "new")
+    cell = insert_before(
+        node, aten.add.Tensor, (kept, insert_before(node, aten.mul.Tensor, new, "added")), "cell"
+    )
+    shown = (
+        insert_before(node, sigmoid, (o,), "show"),
+        insert_before(node, tanh, (cell,), "cell.tanh"),
+    )
+    hidden = insert_before(node, aten.mul.Tensor, shown)
+    for user in users:
+        G.replace(user, hidden if user.args[1] == 0 else cell)
+    return hidden
+
+
+def _plain(activation: Any) -> Rule:
+    def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        return _sum(node, activation, *_layers(node, node.args[1]), "")
+
+    return rule
+
+
+def _sum(node: fx.Node, activation: Any, a: fx.Node, b: fx.Node, part: str) -> fx.Node:
+    both = insert_before(node, aten.add.Tensor, (a, b), f"{part}.sum" if part else "sum")
+    return insert_before(node, activation, (both,), part)
+
+
+CELL_RULES: Mapping[Any, Rule] = {
+    aten.gru_cell.default: _gru,
+    aten.lstm_cell.default: _lstm,
+    aten.rnn_tanh_cell.default: _plain(aten.tanh.default),
+    aten.rnn_relu_cell.default: _plain(aten.relu.default),
+}
+
+
+# A layer that is applied to each step of a sequence by itself, and stacked, is applied once.
+#
+# Keras' `TimeDistributed` becomes that in files: a slice, a product, a sum and an axis for each
+# step, and a concat of them all. As one layer over the sequence it is one matrix product, one row
+# of the plan and one node of the file.
+
+
+class _Step(NamedTuple):
+    """What is computed of a step: the sequence, the number of the step, and the calls in order."""
+
+    source: fx.Node
+    number: int
+    calls: tuple[fx.Node, ...]
+
+
+def _steps(node: fx.Node) -> list[_Step] | None:
+    """Return the equal steps that a concat stacks, if they are all of one tensor."""
+    if node.target is not aten.cat.default:
+        return None
+    axis = int(G.argument(node, 1, "dim", 0)) % G.rank(node)
+    steps = [_step(part, axis) for part in G.sources(node)]
+    known = [step for step in steps if step is not None]
+    if len(known) != len(steps) or len(steps) < 2 or axis == G.rank(node) - 1:
+        return None
+    source, _, calls = known[0]
+    if [step.number for step in known] != [*range(len(steps))] or not calls:
+        return None
+    same = all(step.source is source and _equal(step.calls, calls) for step in known)
+    return known if same and G.shape(source)[axis] == len(steps) else None
+
+
+def _step(part: fx.Node, axis: int) -> _Step | None:
+    """Return what a part of a concat along `axis` is, if it is computed of one step."""
+    if part.target is not aten.unsqueeze.default or G.integer(part, 1) % G.rank(part) != axis:
+        return None
+    calls, node = list[fx.Node](), G.source(part)
+    while _applies_to_rows(node):
+        calls.insert(0, node)
+        node = G.source(node)
+    sliced = _slice(node, axis)
+    return None if sliced is None else _Step(*sliced, tuple(calls))
+
+
+def _slice(node: fx.Node, axis: int) -> tuple[fx.Node, int] | None:
+    """Return (sequence, number) if a node is one step of a sequence, without its axis."""
+    cut = node
+    if node.target in (aten.squeeze.dim, aten.squeeze.dims):
+        cut = G.source(node)
+        one = cut.target is aten.slice.Tensor and G.rank(node) == G.rank(cut) - 1
+        if not one or node.args[1] not in (cut.args[1], [cut.args[1]]):
+            return None
+    elif node.target is not aten.select.int:
+        return None
+    source, at, number = G.source(cut), G.integer(cut, 1), cut.args[2]
+    if isinstance(number, int) and number >= 0 and at % G.rank(source) == axis:
+        return source, number
+    return None
+
+
+def _applies_to_rows(node: fx.Node) -> bool:
+    """Return whether a call treats each row of its first input alike, however many there are."""
+    if node.op != "call_function" or node.kwargs or len(node.users) != 1:
+        return False
+    others = [value for value in node.args[1:] if isinstance(value, fx.Node)]
+    if not isinstance(node.args[0], fx.Node) or any(o.op != "get_attr" for o in others):
+        return False
+    rank, row = max(map(G.rank, others), default=0), row_of(node)
+    if node.target in _PER_ROW:
+        return rank <= 2
+    if node.target in _WITH_VECTOR:
+        return rank <= 1
+    return row is not None and row.flat and not others
+
+
+def _equal(calls: tuple[fx.Node, ...], others: tuple[fx.Node, ...]) -> bool:
+    return len(calls) == len(others) and all(
+        a.target is b.target and [*_operands(a)] == [*_operands(b)]
+        for a, b in zip(calls, others, strict=True)
+    )
+
+
+def _operands(node: fx.Node) -> Iterator[Any]:
+    """Yield the operands but the first, a stored tensor by its name in the module."""
+    for value in node.args[1:]:
+        yield str(value.target) if isinstance(value, fx.Node) else value
+
+
+def _join(module: fx.GraphModule, node: fx.Node, steps: list[_Step]) -> None:
+    value = steps[0].source
+    for call in steps[0].calls:
+        value = G.add_call(node, call.target, (value, *call.args[1:]), G.name_of(call), node)
+    G.replace(node, value)
+
+
+unrolled_steps = pattern_pass("unrolled_steps", _steps, _join)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.ops.norms import skip_rms_norm as fused
+from qtool.core.ops.fused import skip_rms_norm as fused
 from qtool.passes.graph_pass import pattern_pass
 from qtool.passes.rewrite_rules import clone_as, commuted, is_call
 

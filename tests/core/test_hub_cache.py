@@ -7,7 +7,7 @@ from shutil import copyfile
 
 import pytest
 
-from qtool.core.hub_cache import hub_id, local_model
+from qtool.core.downloads import hub_id, local_model
 
 VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 

@@ -23,7 +23,7 @@ from qtool.core.ops import OPS, rows
 from qtool.evaluation.report.report import SCHEMA
 from qtool.planning import targets
 from qtool.planning.targets import TARGETS
-from qtool.plugins.emulators.cache_folder import web_folder
+from qtool.plugins.emulators.available import web_folder
 from tests.docs.snippets import PAGES, ROOT, blocks, run_command
 from tests.evaluation.report.page.made_up import made_up
 from tests.needs import needs_web

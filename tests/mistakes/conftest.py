@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.plugins.search import measured_speedups
+from qtool.plugins.search import candidate_files
 from tests.mistakes.files import write
 from tests.quick_commands import MOMENT, quick_commands
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def quick() -> Iterator[None]:
     """A command with its remedy is to run, a search with one candidate, timed in few sessions."""
     with quick_commands({**MOMENT, "--evaluations": 1}), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measured_speedups, "MAX_SESSIONS", measured_speedups.MIN_SESSIONS)
+        patch.setattr(candidate_files, "MAX_SESSIONS", candidate_files.MIN_SESSIONS)
         yield
 
 

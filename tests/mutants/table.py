@@ -362,7 +362,7 @@ _GPTQ = (
 _OTHERS = (
     Mutant(
         "zero points of GPTQ are less one",
-        "plugins/checkpoints/gptq.py",
+        "plugins/checkpoints/formats.py",
         "stored.long() + _STORED_LESS[form]",
         "stored.long()",
         ("plugins/checkpoints/test_checkpoints.py::test_a_scale_of_zero_keeps_weights_of_zero",),

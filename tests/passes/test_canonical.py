@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qtool.core import graph as G
 from qtool.passes import CANONICAL, GraphPass, run_passes
-from qtool.passes.remove_identity import remove_identity
+from qtool.passes.fold_constants import remove_identity
 from tests.models.small import NETWORKS
 from tests.named_cases import named_cases
 from tests.passes.differential import (

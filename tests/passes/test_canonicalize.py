@@ -12,7 +12,7 @@ from qtool.core.data import Batch
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import run_passes
 from qtool.passes.canonicalize import canonicalize
-from qtool.passes.remove_identity import remove_identity
+from qtool.passes.fold_constants import remove_identity
 from tests.named_cases import cases, named_cases
 from tests.passes.differential import Function, assert_same, rewritten
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
-from qtool.passes.channel_padding import widen_channels
 from qtool.passes.channel_sets import channel_sets
+from qtool.passes.pads import widen_channels
 from tests.named_cases import named_cases
 from tests.passes.differential import Function, rewritten
 

@@ -9,7 +9,7 @@ from torch import nn
 from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_batch_norm import fold_batch_norm, fold_statistics
-from qtool.passes.remove_identity import remove_identity
+from qtool.passes.fold_constants import remove_identity
 from tests.named_cases import named_cases
 from tests.passes.differential import Function, Rewritten, rewritten
 

@@ -12,7 +12,7 @@ from qtool.core.graph import torch_ops
 from qtool.frontends.captured_model import capture_model
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_batch_norm import fold_batch_norm
-from qtool.passes.fold_pad import fold_pad
+from qtool.passes.pads import fold_pad
 from tests.backends.onnx.export.networks import Applied
 from tests.named_cases import cases, named_cases
 from tests.passes.differential import Function, rewritten

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.ops.attention import grouped_attention, rotary_embedding
-from qtool.core.ops.norms import skip_rms_norm
+from qtool.core.ops.fused import skip_rms_norm
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import FOR_FILES, run_passes
 from qtool.passes.flatten_linear import flatten_linear

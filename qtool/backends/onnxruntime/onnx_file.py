@@ -12,6 +12,7 @@ import numpy as np
 from qtool.backends.model_file import Conversion, NodeKernel, TensorParameters
 from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.origin import evidence_of_model
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
@@ -20,7 +21,6 @@ from qtool.backends.onnx.reading import (
     name_of,
 )
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.source_metadata import evidence_of_model
 from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.cpu import machine_profile

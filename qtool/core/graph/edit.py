@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import partial, wraps
 from keyword import iskeyword
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import fx, nn
@@ -15,9 +15,12 @@ from torch._dispatch.python import enable_python_dispatcher
 from qtool.core.graph.arguments import run_operator
 from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred, read_values
 from qtool.core.graph.nodes import NAME, tensor, value
+from qtool.core.process_lock import PROCESS_LOCK
 
 SMALL = 1 << 10
 """Elements up to which a tensor is not deferred."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def fake_mode(graph: fx.Graph) -> Any:
@@ -202,3 +205,18 @@ def finish(module: fx.GraphModule, recompile: bool = True) -> None:
                     del getattr(owner, store)[key]
     if recompile:
         module.recompile()
+
+
+# Functions that run while no other thread traces a model.
+
+
+def exclusive(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function to run under PROCESS_LOCK, and outside of the caller's inference mode, in
+    which torch neither traces nor counts changes of tensors."""
+
+    @wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with PROCESS_LOCK, torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return locked

@@ -16,19 +16,20 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.data.subset import first_samples
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
+from qtool.core.file_forms import IMAGES, SOUNDS
 from qtool.core.label_names import check_label_array
+from qtool.core.log import log_note
 from qtool.core.numpy_files import SUFFIXES, has_arrays
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit
-from qtool.frontends.data.rows import note_others
-from qtool.frontends.data.tables import parse_columns
 from qtool.frontends.data.unused_options import (
     ARRAYS,
     BATCHES,
     WINDOWS,
     check_used,
     check_values,
+    parse_columns,
 )
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 
@@ -83,7 +84,7 @@ def load_data(
         code, module = _from_code(str(source)), model if isinstance(model, nn.Module) else None
         return code if samples is None else first_samples(code, samples, module)
     if arrays:
-        note_others(path)
+        _note_others(path)
         (files := ArrayFiles(path, batch_size, without, samples)).files()
         if labels is not None:
             check_label_array(files, labels, input_names(model))
@@ -93,6 +94,17 @@ def load_data(
         check_used(source, (WINDOWS,), options)
         return _sliding_windows(path, options.stride, folder_path, model, options.max_length)
     return _load_rows(source, batch_size, options, chosen, model, folder_path, labels)
+
+
+def _note_others(path: Path) -> None:
+    """Note images and sounds in a folder of arrays, which alone are read."""
+    files = path.iterdir() if is_dir(path) else ()
+    others = sorted(p.name for p in files if p.suffix.lower() in (*IMAGES, *SOUNDS))
+    if others:
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        log_note(
+            f"{path} has .npy or .npz files, which alone are read: {others[0]}{more} is left out"
+        )
 
 
 def input_names(model: object) -> frozenset[str]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
-from qtool.core.log import log_note, unlogged
+from qtool.core.file_forms import IMAGES, SOUNDS
+from qtool.core.log import unlogged
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
@@ -19,8 +20,6 @@ from qtool.frontends.data.separated_values import read_lines
 from qtool.frontends.data.tables import LINES, TABLES, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 METADATA = "metadata.jsonl"
 """Metadata in folders of images or sounds, as in `datasets`: a `file_name` per line, and more."""
 
@@ -73,17 +72,6 @@ class Row:
 
     def __str__(self) -> str:
         return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
-
-
-def note_others(path: Path) -> None:
-    """Note images and sounds in a folder of arrays, which alone are read."""
-    files = path.iterdir() if is_dir(path) else ()
-    others = sorted(p.name for p in files if p.suffix.lower() in (*IMAGES, *SOUNDS))
-    if others:
-        more = f" and {len(others) - 1} more" if others[1:] else ""
-        log_note(
-            f"{path} has .npy or .npz files, which alone are read: {others[0]}{more} is left out"
-        )
 
 
 def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None) -> list[Row]:

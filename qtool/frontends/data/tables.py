@@ -20,7 +20,7 @@ from qtool.core.label_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
-from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
+from qtool.core.remedies import Argument, DataEdit, OtherFile
 from qtool.core.types import Array
 from qtool.frontends.data.separated_values import is_number, read_lines, read_separated
 from qtool.frontends.optional_packages import require
@@ -295,18 +295,3 @@ def has_columns(labels: str, path: Path) -> bool:
         with unlogged():
             choose_columns(read_table(path), path, (), labels)
     return True
-
-
-def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names out of a list, or of a text where commas separate them."""
-    names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
-    if odd := [name for name in names if not isinstance(name, str)]:
-        raise DataError(
-            f"{argument('--column')} has {odd[0]!r:.40}", CallEdit("give names of columns")
-        )
-    stripped = tuple(name.strip() for name in names)
-    if not all(stripped):
-        raise DataError(
-            f"{argument('--column')} has an empty name", CallEdit("give names of columns")
-        )
-    return stripped

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from qtool.core.argument_names import argument
 from qtool.core.data_options import DataOptions
@@ -54,6 +55,21 @@ def check_values(batch_size: object, labels: object) -> None:
                 "what evaluates)"
             ),
         )
+
+
+def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return names out of a list, or of a text where commas separate them."""
+    names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise DataError(
+            f"{argument('--column')} has {odd[0]!r:.40}", CallEdit("give names of columns")
+        )
+    stripped = tuple(name.strip() for name in names)
+    if not all(stripped):
+        raise DataError(
+            f"{argument('--column')} has an empty name", CallEdit("give names of columns")
+        )
+    return stripped
 
 
 class UnusedOptionError(DataError):

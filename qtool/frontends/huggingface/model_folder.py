@@ -15,10 +15,9 @@ from typing import Any
 from torch import nn
 
 from qtool.core import plugins
-from qtool.core.downloads import check_download, is_cut_off, unreadable
+from qtool.core.downloads import check_download, hub_id, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
-from qtool.core.hub_cache import hub_id
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging

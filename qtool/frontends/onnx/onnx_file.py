@@ -19,7 +19,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from qtool.backends.onnx.initializers import check_weight_files, expand_sparse
 from qtool.backends.onnx.loops import DeadlineError
-from qtool.backends.onnx.source_metadata import read_source_metadata
+from qtool.backends.onnx.origin import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import onnx_part, tensor_of
 from qtool.core import graph as G
@@ -33,12 +33,12 @@ from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.value_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
-from qtool.frontends.onnx.check import check_and_inline
-from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
+from qtool.frontends.onnx.check import check_and_inline, compare_with_runtime
 from qtool.frontends.onnx.example_sizes import (
     DYNAMIC_BATCH,
     check_input,
     fewer_dimensions,
+    fix_inputs,
     for_files,
     in_order,
     with_branches,
@@ -46,7 +46,6 @@ from qtool.frontends.onnx.example_sizes import (
     without_ones,
 )
 from qtool.frontends.onnx.external_weights import map_external_weights
-from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
@@ -60,7 +59,7 @@ from qtool.frontends.torch.example_inputs import (
 )
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.size_sentences import condition_sentences
+from qtool.frontends.torch.shape_decisions import condition_sentences
 
 FEW = 2  # number of samples where the values of a model may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")

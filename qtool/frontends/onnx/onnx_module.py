@@ -28,7 +28,7 @@ from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes, si
 from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
 from qtool.frontends.own_models import FileNetwork
-from qtool.frontends.torch.size_sentences import BRANCHES
+from qtool.frontends.torch.shape_decisions import BRANCHES
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})

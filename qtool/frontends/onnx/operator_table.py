@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from qtool.backends.onnx import moves
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.core.ops import row_named
-from qtool.frontends.onnx import activations, layers, recurrent
-from qtool.frontends.onnx import moves as float_moves
+from qtool.frontends.onnx import functions, layers
 from qtool.frontends.onnx.node_calls import NodeCall
 
 ANY_NUMBER = 2**31
@@ -90,7 +89,7 @@ def _global(name: str) -> OperatorRule:
 
 def _recurrent(kind: str) -> OperatorRule:
     outputs = 3 if kind == "lstm" else 2
-    return _rule(recurrent.recurrent(kind), recurrent.ATTRIBUTES, recurrent.INPUTS, outputs=outputs)
+    return _rule(functions.recurrent(kind), functions.ATTRIBUTES, functions.INPUTS, outputs=outputs)
 
 
 _WINDOWS = "auto_pad dilations kernel_shape pads strides"
@@ -143,15 +142,15 @@ OPERATORS: Mapping[str, OperatorRule] = {
         for kind, row in ONNX_OPERATORS.items()
         if row.unary
     },
-    "Clip": _rule(activations.clip, "min max", 3, static_inputs=(1, 2)),
-    "PRelu": _rule(activations.prelu, inputs=2),
-    "HardSigmoid": _rule(activations.hard_sigmoid, "alpha beta"),
+    "Clip": _rule(functions.clip, "min max", 3, static_inputs=(1, 2)),
+    "PRelu": _rule(functions.prelu, inputs=2),
+    "HardSigmoid": _rule(functions.hard_sigmoid, "alpha beta"),
     "Mish": _positional(F.mish),
-    "Swish": _rule(activations.swish, "alpha"),
-    "Gelu": _rule(activations.gelu, "approximate"),
+    "Swish": _rule(functions.swish, "alpha"),
+    "Gelu": _rule(functions.gelu, "approximate"),
     "com.microsoft.Gelu": _positional(F.gelu),
     "com.microsoft.FastGelu": _positional(lambda x: F.gelu(x, approximate="tanh")),
-    "com.microsoft.QuickGelu": _rule(activations.quick_gelu, "alpha"),
+    "com.microsoft.QuickGelu": _rule(functions.quick_gelu, "alpha"),
     "Softplus": _positional(F.softplus),
     "Erf": _positional(torch.erf),
     "Exp": _positional(torch.exp),
@@ -165,21 +164,21 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Sin": _positional(torch.sin),
     "Cos": _positional(torch.cos),
     "Reciprocal": _positional(torch.reciprocal),
-    "Softmax": _rule(activations.softmax(torch.softmax), "axis"),
-    "LogSoftmax": _rule(activations.softmax(torch.log_softmax), "axis"),
-    "Cast": _rule(float_moves.cast, "to"),
+    "Softmax": _rule(functions.softmax(torch.softmax), "axis"),
+    "LogSoftmax": _rule(functions.softmax(torch.log_softmax), "axis"),
+    "Cast": _rule(functions.cast, "to"),
     "Reshape": _rule(moves.reshape, "allowzero", 2, static_inputs=(1,)),
     "Flatten": _rule(moves.flatten, "axis"),
     "Transpose": _rule(moves.transpose, "perm"),
     "Squeeze": _rule(moves.squeeze, "axes", 2, static_inputs=(1,)),
     "Unsqueeze": _rule(moves.unsqueeze, "axes", 2, static_inputs=(1,)),
-    "Concat": _rule(float_moves.concat, "axis", ANY_NUMBER),
+    "Concat": _rule(functions.concat, "axis", ANY_NUMBER),
     "Split": _rule(
-        float_moves.split, "axis split num_outputs", 2, static_inputs=(1,), outputs=ANY_NUMBER
+        functions.split, "axis split num_outputs", 2, static_inputs=(1,), outputs=ANY_NUMBER
     ),
     "Slice": _rule(moves.slice_elements, "axes ends starts", 5, static_inputs=(1, 2, 3, 4)),
     "Gather": _rule(moves.gather, "axis", 2),
-    "GatherElements": _rule(float_moves.gather_elements, "axis", 2),
+    "GatherElements": _rule(functions.gather_elements, "axis", 2),
     "Expand": _rule(moves.expand, "", 2, static_inputs=(1,)),
     "Tile": _rule(moves.tile, "", 2, static_inputs=(1,)),
     "Pad": _rule(layers.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
@@ -192,12 +191,12 @@ OPERATORS: Mapping[str, OperatorRule] = {
     ),
     "Upsample": _rule(layers.upsample, "mode scales", 2, static_inputs=(1,)),
     "DepthToSpace": _rule(moves.depth_to_space, "blocksize mode"),
-    "SpaceToDepth": _rule(float_moves.space_to_depth, "blocksize"),
+    "SpaceToDepth": _rule(functions.space_to_depth, "blocksize"),
     "Einsum": _rule(
         lambda call, *parts: torch.einsum(call.get("equation"), *parts), "equation", ANY_NUMBER
     ),
     "CumSum": _rule(layers.cumulative_sum, "exclusive reverse", 2, static_inputs=(1,)),
-    "EyeLike": _rule(float_moves.eye_like, "dtype k"),
+    "EyeLike": _rule(functions.eye_like, "dtype k"),
     "ArgMax": _rule(layers.arg_max, "axis keepdims select_last_index"),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
@@ -208,7 +207,7 @@ OPERATORS: Mapping[str, OperatorRule] = {
         lambda call, x: np.array(list(x.shape), object)[call.get("start", 0) : call.get("end")],
         "end start",
     ),
-    "ConstantOfShape": _rule(float_moves.constant_of_shape, "value", static_inputs=(0,)),
+    "ConstantOfShape": _rule(functions.constant_of_shape, "value", static_inputs=(0,)),
     "Range": _positional(
         lambda *ends: torch.arange(*(v.item() for v in ends)), 3, static_inputs=(0, 1, 2)
     ),

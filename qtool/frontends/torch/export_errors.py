@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from sysconfig import get_path
 from traceback import FrameSummary, extract_tb
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,6 @@ from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.example_inputs import DOES_NOT_RUN, FixedSizeError
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.index_errors import index_error
 from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -105,6 +105,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 
 _FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
 _HALF = re.compile(r"\b(Half|BFloat16)\b")
+TOKENIZER = DataEdit("use the model's own tokenizer")
 
 
 def explain_export_error(
@@ -304,3 +305,72 @@ def _runs_on(model: nn.Module, example: Batch) -> Callable[[tuple[int, ...]], bo
         return True
 
     return runs
+
+
+# Explains an index beyond the table that an embedding selects from.
+
+
+def index_error(model: nn.Module, example: Batch, what: str, problem: str) -> CaptureError | None:
+    """Return the error of a batch with an index that no table of the model has; None for another
+    problem.
+
+    Args:
+        model: the module.
+        example: the batch.
+        what: begin of the message.
+        problem: the model's own error.
+    """
+    if "argument #1 'indices' to have one of the following scalar types" in problem:
+        return CaptureError(
+            f"{what}: the model selects rows of a table by their numbers, and these have fractions",
+            DataEdit("give whole numbers, such as those of tokens or categories"),
+        )
+    if not problem.startswith("IndexError: index out of range"):
+        return None
+    table = _table(model, example)
+    if table is None:
+        beyond = "an index, such as a token id, is beyond the table it selects from"
+        return CaptureError(f"{what}: {problem}: {beyond}", TOKENIZER)
+    name, rows, chosen = table
+    index = int(chosen.min()) if chosen.min() < 0 else int(chosen.max())
+    where = next((n for n, t in example.tensors() if torch.equal(t, chosen)), None)
+    has = f"module '{name}' has the rows 0 to {rows - 1}"
+    first = chosen.reshape(-1, chosen.shape[-1])[0]
+    if where is None and torch.equal(first, torch.arange(len(first))):
+        return CaptureError(
+            f"{what}: {has}, and the model selects row {index} by a position",
+            DataEdit(f"give samples of at most {rows} steps"),
+        )
+    message = f"{what}: {where or 'the batch'} holds {index}, and {has}"
+    if chosen.dim() > 1:
+        return CaptureError(message, TOKENIZER)
+    return CaptureError(
+        message, DataEdit(f"number the categories from 0 to {rows - 1}, as in training")
+    )
+
+
+def _table(model: nn.Module, example: Batch) -> tuple[str, int, torch.Tensor] | None:
+    """Return the name and the rows of the first embedding that has no row of an index, and its
+    indices; None without."""
+    seen: list[tuple[str, int, torch.Tensor]] = []
+
+    def hook(name: str) -> Callable[..., None]:
+        def check(module: Any, args: Any) -> None:
+            indices = args[0]
+            if indices.min() < 0 or indices.max() >= module.num_embeddings:
+                seen.append((name, module.num_embeddings, indices))
+
+        return check
+
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    tables = [(name, m) for name, m in model.named_modules() if isinstance(m, kinds)]
+    handles = [module.register_forward_pre_hook(hook(name)) for name, module in tables]
+    try:
+        with torch.no_grad():
+            model(*example.args, **example.kwargs)
+    except (Exception, SystemExit):  # noqa: BLE001  # the user's code may raise anything
+        return next(iter(seen), None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return None

@@ -18,9 +18,7 @@ from qtool.core.types import INT2, INT4, INT8, UINT2, UINT4, UINT8
 from qtool.frontends.coded_linear import CodedLinear, WeightCodes
 from qtool.frontends.huggingface.meta_init import build_model, init_empty_weights, stored_names
 from qtool.frontends.huggingface.safetensors_files import StoredTensor, WeightFiles
-from qtool.plugins.checkpoints.awq import read_awq
-from qtool.plugins.checkpoints.compressed_tensors import read_compressed
-from qtool.plugins.checkpoints.gptq import read_gptq
+from qtool.plugins.checkpoints.formats import read_awq, read_compressed, read_gptq
 from qtool.plugins.checkpoints.record import AGAIN, CheckpointError, Stored, Tensors
 
 _SIGNED = {2: INT2, 4: INT4, 8: INT8}

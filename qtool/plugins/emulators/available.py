@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
@@ -15,15 +18,6 @@ from qtool.core.errors import EmulationError
 from qtool.core.formats import part, table
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
-from qtool.plugins.emulators.cache_folder import (
-    INSTALL_PAGE,
-    arm_folder,
-    sysroot,
-    web_folder,
-    web_version,
-    webgpu_folder,
-    webgpu_version,
-)
 from qtool.plugins.emulators.cpus import CPUS, Cpu, Family
 from qtool.plugins.emulators.processes import run_command
 
@@ -31,6 +25,8 @@ QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
 _WEBGPU = "onnxruntime-webgpu and SwiftShader"
 _SECONDS = 60.0
+INSTALL_PAGE = "docs/emulators.md"
+_SYSROOT, _WEBGPU_FACTS = "sysroot.json", "webgpu.json"
 
 
 @dataclass(frozen=True)
@@ -220,3 +216,76 @@ def _version_of(program: str) -> str:
     if version is None:
         raise EmulationError(f"{program} --version prints no version")
     return version[0]
+
+
+# The cache folder for emulators, in which INSTALL_PAGE puts them.
+
+
+@dataclass(frozen=True)
+class Sysroot:
+    """An aarch64 Python with ONNX Runtime, on this machine.
+
+    Attributes:
+        folder: holds `root` (unpacked packages of the distribution) and `site` (wheels).
+        python: the version of its Python, as in "3.11".
+        onnxruntime: the version of its wheel.
+    """
+
+    folder: Path
+    python: str
+    onnxruntime: str
+
+
+def cache_folder() -> Path:
+    """Return the folder for emulators: in QTOOL_CACHE, else in XDG_CACHE_HOME/qtool."""
+    if own := os.environ.get("QTOOL_CACHE"):
+        return Path(own).absolute() / "emulators"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not base.is_absolute():
+        base = Path.home() / ".cache"
+    return base / "qtool" / "emulators"
+
+
+def arm_folder(version: str) -> Path:
+    """Return the folder of the sysroot for a version of ONNX Runtime."""
+    return cache_folder() / f"arm-onnxruntime-{version}"
+
+
+def web_folder() -> Path:
+    """Return the folder that contains `node_modules` of onnxruntime-web."""
+    return cache_folder() / "web"
+
+
+def webgpu_folder() -> Path:
+    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`).
+
+    Its wheel is compiled for one version of Python, so each version has its own folder.
+    """
+    return cache_folder() / f"webgpu-{sys.implementation.cache_tag}"
+
+
+def sysroot(version: str) -> Sysroot | None:
+    """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
+    folder = arm_folder(version)
+    try:
+        facts = json.loads((folder / _SYSROOT).read_text(encoding="utf-8"))
+        return Sysroot(folder, facts["python"], facts["onnxruntime"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def web_version() -> str:
+    """Return the version of onnxruntime-web; empty if it is not installed."""
+    return _version(web_folder() / "node_modules" / "onnxruntime-web" / "package.json")
+
+
+def webgpu_version() -> str:
+    """Return the version of onnxruntime-webgpu; empty if it is not installed."""
+    return _version(webgpu_folder() / _WEBGPU_FACTS)
+
+
+def _version(facts: Path) -> str:
+    try:
+        return str(json.loads(facts.read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -18,9 +18,10 @@ from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
 from qtool.core.errors import EmulationError
 from qtool.core.remedies import Argument, Setup
 from qtool.core.types import Array
-from qtool.plugins.emulators.available import QEMU_ARM, QEMU_X86
-from qtool.plugins.emulators.cache_folder import (
+from qtool.plugins.emulators.available import (
     INSTALL_PAGE,
+    QEMU_ARM,
+    QEMU_X86,
     Sysroot,
     sysroot,
     web_folder,

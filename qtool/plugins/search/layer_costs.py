@@ -21,9 +21,9 @@ from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.plugins.search.candidate_files import measure_speedups, repeat_sessions
 from qtool.plugins.search.choices import FLOAT, Config
 from qtool.plugins.search.cost_model import CostModel, Items
-from qtool.plugins.search.measured_speedups import measure_speedups, repeat_sessions
 
 RUNS = 10  # in each profile
 MIN_ROUNDS = 11

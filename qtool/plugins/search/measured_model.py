@@ -8,30 +8,37 @@ after it is computed again: half of it for an average tensor.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qtool.algorithms.pipeline import SOLVE
-from qtool.algorithms.registry import select_steps
+from qtool.algorithms.registry import samples_to_keep, select_steps
+from qtool.api.conversion import probes_of_steps
+from qtool.calibration.calibration import Calibration
+from qtool.calibration.collect import collect_statistics
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
-from qtool.core.data import Batch
+from qtool.core.data import Batch, batches
 from qtool.core.graph.executor import Executor
-from qtool.core.progress import track, track_task
+from qtool.core.progress import no_progress, track, track_task
 from qtool.core.store import Store
-from qtool.core.types import Array, Observed
+from qtool.core.types import Array, Observed, Progress
 from qtool.evaluation.layer_facts import signal_and_noise
-from qtool.planning.plan import Kind
+from qtool.evaluation.sensitivity import split_batch
+from qtool.frontends.captured_model import Captured
+from qtool.planning.plan import Kind, Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.archive import recipe_key
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes
-from qtool.plugins.search.choices import Config, SearchSpace
-from qtool.plugins.search.cost_model import CostModel, Item, find_items, point_items
+from qtool.plugins.search.choices import Config, SearchSpace, search_space
+from qtool.plugins.search.cost_model import CostModel, Item, extra_points, find_items, point_items
 from qtool.plugins.search.layer_costs import NodeCosts, measure_costs, uniform_configs
 
+SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 SECONDS = 120.0
 """Time limit of the errors, after which the samples so far are used; at least one chunk is run."""
 
@@ -199,3 +206,47 @@ def _signal_noise_sums(
             after = only[output] if output in only else real[output]
             sums[i] += signal_and_noise(real[output], after)
     return sums
+
+
+def calibrate_choices(
+    captured: Captured,
+    data: Iterable[Any],
+    plan: QuantPlan,
+    choices: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    progress: Progress = no_progress,
+) -> Calibration:
+    """Return the ranges that a plan and any choice for its layers need.
+
+    Args:
+        captured, data: the float model, and batches.
+        plan, choices, groups: see `search_space`.
+        progress: wraps the batches.
+    """
+    graph, _ = captured.for_target(plan.target)
+    space = search_space(graph, plan, {}, choices, groups)
+    whole = replace(space.plan(space.recipe), rewrites=plan.rewrites)
+    own = {p.name for p in whole.observed()}
+    others = {p.name: p for p in (*plan.observed(), *extra_points(space)) if p.name not in own}
+    extra = (
+        Probe(p.name, p.tensor, p.spec.observer)
+        for p in others.values()
+        if isinstance(p.spec, Observed)
+    )
+    steps = (*probes_of_steps(captured, whole), *probes_of_steps(captured, plan))
+    probes = tuple({probe.name: probe for probe in (*steps, *extra)}.values())
+    return collect_statistics(
+        graph, whole, probes, data, captured.fingerprint, progress, samples_to_keep(whole)
+    )
+
+
+def sensitivity_samples(captured: Captured, data: Iterable[Any], target: str) -> list[Batch]:
+    """Return the first samples, in chunks if the batch size is dynamic."""
+    graph, _ = captured.for_target(target)
+    chunks: list[Batch] = []
+    splits = graph.can_split_batches
+    for batch in batches(data, graph.module):
+        chunks += split_batch(batch, CHUNK) if splits else [batch]
+        if sum(b.size for b in chunks) >= SAMPLES:
+            break
+    return [graph.bind(b, i) for i, b in enumerate(chunks)]

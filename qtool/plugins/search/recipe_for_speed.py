@@ -43,7 +43,7 @@ from qtool.plugins.search.choices import (
 )
 from qtool.plugins.search.cost_model import CostModel, find_items
 from qtool.plugins.search.layer_costs import measure_costs
-from qtool.plugins.search.tuning import calibrate_choices
+from qtool.plugins.search.measured_model import calibrate_choices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -32,8 +32,12 @@ from qtool.plugins.search.cost_model import CostModel, fit_scales
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.measured_model import measure_model, named_steps
-from qtool.plugins.search.next_candidate import Observation, next_candidate, quantize_more
-from qtool.plugins.search.pareto_front import pareto_front
+from qtool.plugins.search.pareto_front import (
+    Observation,
+    next_candidate,
+    pareto_front,
+    quantize_more,
+)
 from qtool.plugins.search.tune_result import TuneResult, front_keys, group_choices
 
 MAX_REQUANTIZED = 2  # evaluations of files with fewer layers in float

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.algorithms.registry import samples_to_keep
 from qtool.api.captured_source import by_input_name, data_module
-from qtool.api.conversion import convert, probes_of_steps
+from qtool.api.conversion import convert
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import format_of, open_file, own_format, runtime_title
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import collect_statistics
 from qtool.core.array_batches import whole_arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
@@ -33,39 +31,35 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.search_options import SearchOptions
-from qtool.core.types import Observed, Progress
+from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.same_model import check_same_model
-from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
-from qtool.planning.plan import Probe, QuantPlan
+from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe
 from qtool.planning.targets import check_format
 from qtool.plugins.search.archive import Archive, data_digest
 from qtool.plugins.search.candidate_files import CandidateFiles
-from qtool.plugins.search.choices import search_space
-from qtool.plugins.search.cost_model import extra_points
 from qtool.plugins.search.explain import Explainer
 from qtool.plugins.search.explanation import Explanation
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
+from qtool.plugins.search.measured_model import calibrate_choices, sensitivity_samples
 from qtool.plugins.search.search_loop import Search
 from qtool.plugins.search.tune_result import TuneResult
 from qtool.plugins.search.tuned_model import TunedModel, tuned_model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 
 
 @accepts_paths("archive")
@@ -280,7 +274,7 @@ def _search(
             space.suffix,
             place,
         )
-        samples = _sensitivity_samples(captured, space.data, target)
+        samples = sensitivity_samples(captured, space.data, target)
         search = Search(
             tried, target, space.recipes, samples, judge, goals, options, store, started
         )
@@ -352,50 +346,6 @@ def _calibration(
     if path is not None:
         calibration.save(path)
     return calibration
-
-
-def calibrate_choices(
-    captured: Captured,
-    data: Iterable[Any],
-    plan: QuantPlan,
-    choices: Sequence[str] = (),
-    groups: Sequence[str] = (),
-    progress: Progress = no_progress,
-) -> Calibration:
-    """Return the ranges that a plan and any choice for its layers need.
-
-    Args:
-        captured, data: the float model, and batches.
-        plan, choices, groups: see `search_space`.
-        progress: wraps the batches.
-    """
-    graph, _ = captured.for_target(plan.target)
-    space = search_space(graph, plan, {}, choices, groups)
-    whole = replace(space.plan(space.recipe), rewrites=plan.rewrites)
-    own = {p.name for p in whole.observed()}
-    others = {p.name: p for p in (*plan.observed(), *extra_points(space)) if p.name not in own}
-    extra = (
-        Probe(p.name, p.tensor, p.spec.observer)
-        for p in others.values()
-        if isinstance(p.spec, Observed)
-    )
-    steps = (*probes_of_steps(captured, whole), *probes_of_steps(captured, plan))
-    probes = tuple({probe.name: probe for probe in (*steps, *extra)}.values())
-    return collect_statistics(
-        graph, whole, probes, data, captured.fingerprint, progress, samples_to_keep(whole)
-    )
-
-
-def _sensitivity_samples(captured: Captured, data: Iterable[Any], target: str) -> list[Batch]:
-    """Return the first samples, in chunks if the batch size is dynamic."""
-    graph, _ = captured.for_target(target)
-    chunks: list[Batch] = []
-    splits = graph.can_split_batches
-    for batch in batches(data, graph.module):
-        chunks += split_batch(batch, CHUNK) if splits else [batch]
-        if sum(b.size for b in chunks) >= SAMPLES:
-            break
-    return [graph.bind(b, i) for i, b in enumerate(chunks)]
 
 
 class _NamedBatches:

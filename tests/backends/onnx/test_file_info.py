@@ -13,7 +13,7 @@ import torch
 import qtool
 from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo, maker_version
-from qtool.backends.onnx.source_metadata import read_source_metadata
+from qtool.backends.onnx.origin import read_source_metadata
 from qtool.core.errors import VerificationError
 from qtool.core.types import Change, ObserverSpec
 from qtool.frontends.onnx.onnx_file import load_onnx

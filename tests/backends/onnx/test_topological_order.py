@@ -9,9 +9,9 @@ from onnx import helper
 from torch import nn
 
 import qtool
+from qtool.backends.onnx.nested_graphs import in_order, sort_nodes
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.storage import load, load_outline
-from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import CaptureError, FileError

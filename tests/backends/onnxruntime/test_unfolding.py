@@ -8,7 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnxruntime.session import LIMIT, session, unfolded_tensor
+from qtool.backends.onnxruntime.session import session
+from qtool.backends.onnxruntime.unfolded_tensors import LIMIT, unfolded_tensor
 from qtool.core.errors import VerificationError
 from tests.named_cases import named_cases
 

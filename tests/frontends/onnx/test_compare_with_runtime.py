@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import compare_with_runtime, read_nodes
+from qtool.frontends.onnx import check, read_nodes
 from qtool.frontends.onnx.onnx_file import capture_onnx
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.operator_table import OPERATORS
@@ -37,7 +37,7 @@ def test_roundings_that_add_up_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     x = images()
     values = model.observe([x])
     expected = {"y0": (values["y0"] * (1 + 2e-4)).numpy()}
-    compare_with_runtime.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
+    check.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
 
 
 def test_a_norm_of_single_values_gives_the_noise_of_either_side(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_results_that_overflow_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     values = model.observe([x])
     expected = {"y0": torch.full_like(values["y0"], float("inf")).numpy()}
     runs = {**expected, "h": values["h"].numpy()}
-    monkeypatch.setattr(compare_with_runtime, "run_file", lambda *_: runs)
+    monkeypatch.setattr(check, "run_file", lambda *_: runs)
     with pytest.raises(CaptureError, match="overflows float32 on the first batch"):
-        compare_with_runtime.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
+        check.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
 
 
 def test_a_file_of_single_samples_says_so_whatever_it_declares(tmp_path: Path) -> None:

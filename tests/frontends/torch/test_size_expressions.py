@@ -16,8 +16,8 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 import qtool
 from qtool.core.errors import CaptureError
 from qtool.frontends.torch.exported_program import load_program
+from qtool.frontends.torch.shape_decisions import condition_sentence
 from qtool.frontends.torch.size_expressions import is_size_expression
-from qtool.frontends.torch.size_sentences import condition_sentence
 from tests.passes.differential import Function
 
 S, T = sympy.symbols("s0 s1", integer=True, positive=True)

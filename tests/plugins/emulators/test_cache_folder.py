@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.plugins.emulators.cache_folder import (
+from qtool.plugins.emulators.available import (
     arm_folder,
     cache_folder,
     sysroot,

@@ -10,8 +10,7 @@ from onnx import helper
 
 from qtool.core.errors import EmulationError
 from qtool.plugins.emulators import jobs
-from qtool.plugins.emulators.available import check_available
-from qtool.plugins.emulators.cache_folder import webgpu_folder
+from qtool.plugins.emulators.available import check_available, webgpu_folder
 from qtool.plugins.emulators.cpus import WEBGPU
 
 

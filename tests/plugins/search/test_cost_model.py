@@ -13,7 +13,8 @@ from torch import nn
 import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.metrics.ranks import correlation
-from qtool.plugins.search import measured_speedups
+from qtool.plugins.search import candidate_files
+from qtool.plugins.search.candidate_files import MAX_SESSIONS, MIN_SESSIONS, repeat_sessions
 from qtool.plugins.search.choices import FLOAT, observers_of, search_space
 from qtool.plugins.search.cost_model import (
     CostModel,
@@ -21,7 +22,6 @@ from qtool.plugins.search.cost_model import (
     find_items,
     fit_scales,
 )
-from qtool.plugins.search.measured_speedups import MAX_SESSIONS, MIN_SESSIONS, repeat_sessions
 from qtool.plugins.search.tuning import _recipes
 from tests.plugins.search.test_pareto_front import model  # noqa: F401  # a fixture
 
@@ -57,13 +57,13 @@ def _told(monkeypatch: pytest.MonkeyPatch, medians: list[tuple[float, ...]]) -> 
         ratios = [Ratio(m, m - 0.1, m + 0.1, m - 0.2, m + 0.2) for m in (1.0, *found)]
         return SimpleNamespace(ratios=tuple(ratios))
 
-    monkeypatch.setattr(measured_speedups, "time_files", timed)
+    monkeypatch.setattr(candidate_files, "time_files", timed)
     return seen
 
 
 def test_the_middle_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _told(monkeypatch, [(1.6, 3.0), (1.0, 3.2), (1.5, 3.1)])
-    one, two = measured_speedups.measure_speedups(Path("float"), [Path("a"), Path("b")], (), 0.0)
+    one, two = candidate_files.measure_speedups(Path("float"), [Path("a"), Path("b")], (), 0.0)
     assert (one.median, two.median) == (1.5, 3.1)
     assert (one.low, one.high) == (1.0, 1.6), "of the medians of three none is left out"
     assert (two.low, two.high) == (3.0, 3.2)
@@ -75,20 +75,20 @@ def test_one_session_under_load_does_not_make_the_interval_wide(
 ) -> None:
     sessions = [Ratio(1.07, 1.05, 1.1, 1.0, 1.2), Ratio(1.1, 0.6, 2.59, 0.5, 3.0)]
     sessions.append(Ratio(1.05, 1.02, 1.07, 1.0, 1.2))
-    found = measured_speedups._median(sessions)
+    found = candidate_files._median(sessions)
     assert (found.low, found.median, found.high) == (1.02, 1.07, 1.1)
 
 
 def test_odd_sessions_do_not_widen_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _told(monkeypatch, [(2.0,)] * (MAX_SESSIONS - 2) + [(0.5,), (9.0,)])
-    (one,) = measured_speedups.measure_speedups(Path("float"), [Path("a")], (), 1000.0)
+    (one,) = candidate_files.measure_speedups(Path("float"), [Path("a")], (), 1000.0)
     assert (one.low, one.median, one.high) == (1.9, 2.0, 2.1)
     assert sum(seen) == pytest.approx(1000), "as long as one session of that time"
 
 
 def test_as_many_sessions_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(measured_speedups.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(candidate_files.time, "perf_counter", lambda: next(clock))
     assert len(repeat_sessions(lambda: None, 5)) == MIN_SESSIONS + 4
 
 

@@ -8,8 +8,7 @@ from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.cost_model import CostModel
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
-from qtool.plugins.search.next_candidate import Observation, next_candidate, quantize_more
-from qtool.plugins.search.pareto_front import Candidates
+from qtool.plugins.search.pareto_front import Candidates, Observation, next_candidate, quantize_more
 from tests.plugins.search.test_pareto_front import model  # noqa: F401  # a fixture
 
 COUNT = 64

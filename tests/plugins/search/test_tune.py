@@ -14,8 +14,8 @@ from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.speed.slow_layers import REASON
 from qtool.plugins.search import candidate_files, layer_costs
+from qtool.plugins.search.measured_model import calibrate_choices
 from qtool.plugins.search.search_loop import Search
-from qtool.plugins.search.tuning import calibrate_choices
 from tests.evaluation.latency.test_decoding import Cached, arrays
 from tests.plugins.search.nets import ladder
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from qtool.backends.onnx.export.block_unplanned_fusion import block_unplanned_fusion
 from qtool.backends.onnx.export.linear_forms import lower_linears
 from qtool.backends.onnx.export.torch_exporter import fuse
-from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import block_unplanned_fusion
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import Op, row_of
 from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.types import SharedWith
-from qtool.passes.channel_padding import widen_channels
 from qtool.passes.flatten_linear import stays_flat
+from qtool.passes.pads import widen_channels
 from qtool.passes.rewrite_rules import leading_sizes
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.plan import Execution, QuantPlan

@@ -27,7 +27,7 @@ from qtool.backends.onnx.export.kept_parts import PART_TRANSLATIONS, inline_part
 from qtool.backends.onnx.export.torch_exporter import translate
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.operators import functions_of, writers
-from qtool.backends.onnx.source_metadata import write_source_metadata
+from qtool.backends.onnx.origin import write_source_metadata
 from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names

@@ -16,8 +16,7 @@ from qtool.core.ops.attention import (
     sequence_lengths,
     token_positions,
 )
-from qtool.core.ops.experts import routed_experts
-from qtool.core.ops.norms import skip_rms_norm
+from qtool.core.ops.fused import routed_experts, skip_rms_norm
 
 _INT32, _INT64 = 6, 7  # of ONNX
 _INT8_CACHE = {

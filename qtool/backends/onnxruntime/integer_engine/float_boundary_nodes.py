@@ -29,7 +29,7 @@ from qtool.backends.onnxruntime.integer_engine.node_forms import (
     RandomInput,
     matches_runtime,
 )
-from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
+from qtool.backends.onnxruntime.kernels.dynamic import LstmDirection
 from qtool.backends.profiles import Profile
 from qtool.core.packed_codes import unpack
 from qtool.core.quant_params import QuantParams

@@ -16,7 +16,7 @@ from qtool.backends.session import Clock
 from qtool.core.errors import OptionError, VerificationError
 from qtool.core.remedies import Argument
 from qtool.core.types import Array
-from qtool.plugins.emulators.cache_folder import (
+from qtool.plugins.emulators.available import (
     INSTALL_PAGE,
     web_folder,
     web_version,

@@ -22,7 +22,7 @@ from qtool.backends import subprocess_runner
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
-from qtool.plugins.emulators.cache_folder import (
+from qtool.plugins.emulators.available import (
     INSTALL_PAGE,
     webgpu_folder,
     webgpu_version,

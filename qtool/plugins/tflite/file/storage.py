@@ -13,8 +13,7 @@ from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import ExportError, FileError, describe
 from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument
-from qtool.plugins.tflite.file.decode import CutOffError, MalformedFileError, decode
-from qtool.plugins.tflite.file.encode import encode
+from qtool.plugins.tflite.file.flatbuffer import CutOffError, MalformedFileError, decode, encode
 from qtool.plugins.tflite.file.model import ABSENT, Model, Operator, Quantization, Tensor
 from qtool.plugins.tflite.file.schema import (
     CODES,

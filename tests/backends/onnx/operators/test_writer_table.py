@@ -18,8 +18,7 @@ from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
 from qtool.core.ops import Op
 from qtool.core.ops.attention import grouped_attention, sequence_lengths
-from qtool.core.ops.experts import routed_experts
-from qtool.core.ops.norms import skip_rms_norm
+from qtool.core.ops.fused import routed_experts, skip_rms_norm
 from qtool.core.ops.recurrent import dynamic_lstm
 from qtool.frontends.captured_model import capture_model
 from tests.backends.onnx.export.networks import run

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
+from qtool.backends.onnxruntime.kernels.dynamic import LstmDirection
 from qtool.backends.profiles import profile
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, UINT8, QType

@@ -13,7 +13,7 @@ import qtool
 from qtool.backends.formats import open_model, other_runtime
 from qtool.core.errors import OptionError, VerificationError
 from qtool.plugins.emulators import jobs
-from qtool.plugins.emulators.cache_folder import webgpu_folder
+from qtool.plugins.emulators.available import webgpu_folder
 from qtool.plugins.emulators.webgpu import gpu_process
 from qtool.plugins.emulators.webgpu.gpu_process import Adapter, list_adapters
 from tests.evaluation.onnx_files import linear_file

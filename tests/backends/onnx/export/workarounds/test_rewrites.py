@@ -13,13 +13,14 @@ from onnx import parser
 from torch import nn
 
 import qtool
-from qtool.backends.onnx.export.workarounds.max_pool_pads import isolate_max_pool_pads
-from qtool.backends.onnx.export.workarounds.pool_ceil_mode import remove_pool_ceil_mode
-from qtool.backends.onnx.export.workarounds.skip_layer_norms import write_additions_as_sums
+from qtool.backends.onnx.export.workarounds import (
+    isolate_max_pool_pads,
+    remove_pool_ceil_mode,
+    write_additions_as_sums,
+)
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.openvino.workarounds import reduce_extremes_before_quantize as reductions
-from qtool.backends.openvino.workarounds import single_axis_pads
+from qtool.backends.openvino.workarounds import isolate_reduce_extremes, widen_single_axis_pads
 
 
 class Weighted(nn.Module):
@@ -111,8 +112,6 @@ NORMED = """(float[2, N, 4] x) => (float[2, N, 4] y)
 REDUCED = """(float[N, 3, 4] x) => (y) <int64[1] axes = {1}>
     { y = %s <keepdims = %d> (x, axes) }"""
 PADS = """(float[N, 3, 4] x) => (y) <int64[6] p = {%s}> { y = Pad <mode = "%s"> (x, p) }"""
-isolate_reduce_extremes = reductions.isolate_reduce_extremes
-widen_single_axis_pads = single_axis_pads.widen_single_axis_pads
 ROWS: list[tuple[Callable[[ir.Model], None], str, str]] = [
     (isolate_max_pool_pads, PADDED % "MaxPool", "Pad Max MaxPool"),
     (isolate_max_pool_pads, PADDED % "AveragePool", "Pad AveragePool"),

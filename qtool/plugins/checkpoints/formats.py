@@ -1,8 +1,4 @@
-"""Reads the layers of compressed-tensors: packed codes of weights, and int8 weights and inputs.
-
-Codes are packed along the inputs, zero points along the outputs, both counted from the lowest code
-(compressed_tensors, compressors/pack_quantized; naive_quantized).
-"""
+"""The layers of the three formats of quantized checkpoints."""
 
 from __future__ import annotations
 
@@ -25,8 +21,127 @@ from qtool.plugins.checkpoints.record import (
     words,
 )
 
+_STORED_LESS = {"gptq": 1, "gptq_v2": 0}
+"""Format -> what is subtracted from zero points before they are stored."""
+_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Place in a word of each of its eight outputs."""
 _PACKED, _INT8 = "pack-quantized", "int-quantized"
 _REGEX, _CLASS = "re:", "Linear"
+
+
+# Reads the layers of GPTQ: AutoGPTQ's layout, and GPTQModel's second one.
+#
+# Codes are packed along the inputs, zero points along the outputs; the first layout stores zero
+# points less one, in as many bits (auto_gptq, qlinear_cuda_old.py; gptqmodel, qlinear/torch.py).
+
+
+def read_gptq(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> Stored:
+    """Return the codes of a layer.
+
+    Args:
+        tensors: qweight [inputs x bits / 32, outputs], qzeros [groups, outputs x bits / 32],
+            scales [groups, outputs] and, in the order of activations, g_idx [inputs].
+        layer: its name.
+        config: the `quantization_config`.
+
+    Raises:
+        CheckpointError: they contradict the configuration, or have no form in a file.
+    """
+    if config.get("dynamic"):
+        raise CheckpointError(
+            "its quantization_config has other settings for some layers (dynamic)"
+        )
+    form = str(config.get("checkpoint_format") or config.get("format") or "gptq")
+    if form not in _STORED_LESS:
+        raise CheckpointError(f"its codes have the layout {form}; qtool reads gptq and gptq_v2")
+    bits, group = known_bits(config, "bits"), integer(config, "group_size", -1)
+    packed = words(tensors, "qweight")
+    inputs, outputs = packed.shape[0] * 32 // bits, packed.shape[1]
+    group = inputs if group == -1 else group
+    if group < 1 or inputs % group:
+        raise CheckpointError(
+            f"its {inputs} inputs are no multiple of the group size {group}", AGAIN
+        )
+    count = inputs // group
+    scale = scales(tensors, "scales", (count, outputs)).t()
+    stored = unpacked(words(tensors, "qzeros"), outputs, bits)
+    if len(stored) != count:
+        raise CheckpointError(f"it has {len(stored)} rows of zero points for {count} groups", AGAIN)
+    zero = (stored.long() + _STORED_LESS[form]) % 2**bits
+    groups = check_shape(tensors, "g_idx", (inputs,)) if "g_idx" in tensors else None
+    if groups is None and config.get("desc_act") and count > 1:
+        raise CheckpointError(
+            "its inputs are in the order of activations, and g_idx is missing", AGAIN
+        )
+    if groups is not None:
+        groups = _checked(groups.long(), count, group)
+    return Stored(bits, unpacked(packed.t(), inputs, bits), scale, zero.t(), group, groups)
+
+
+def _checked(groups: torch.Tensor, count: int, group: int) -> torch.Tensor | None:
+    """Return the group of each input; None where they follow each other."""
+    if bool(((groups < 0) | (groups >= count)).any()):
+        raise CheckpointError(f"its g_idx has other groups than 0 to {count - 1}", AGAIN)
+    if bool((groups.bincount(minlength=count) != group).any()):
+        raise CheckpointError(f"its g_idx has groups of other sizes than {group}", AGAIN)
+    plain = torch.arange(count).repeat_interleave(group)
+    return None if torch.equal(groups, plain) else groups
+
+
+# Reads the layers of AutoAWQ in its GEMM layout (awq, modules/linear/gemm.py).
+#
+# Codes and zero points are packed along the outputs; the eight of a word are in the order that its
+# CUDA kernel unpacks them in.
+
+
+def read_awq(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> Stored:
+    """Return the codes of a layer.
+
+    Args:
+        tensors: qweight [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups,
+            outputs].
+        layer: its name.
+        config: the `quantization_config`.
+
+    Raises:
+        CheckpointError: they contradict the configuration, or have no form in a file.
+    """
+    version = str(config.get("version", "gemm")).lower()
+    if version != "gemm":
+        raise CheckpointError(f"its codes have the layout {version}; qtool reads gemm")
+    bits = known_bits(config, "bits" if "bits" in config else "w_bit")
+    if bits != 4:
+        raise CheckpointError(f"its weights have {bits} bits, and the layout gemm has 4")
+    group = integer(config, "group_size" if "group_size" in config else "q_group_size", 128)
+    packed = words(tensors, "qweight")
+    inputs, outputs = packed.shape[0], packed.shape[1] * 8
+    group = inputs if group == -1 else group
+    if group < 1 or inputs % group:
+        raise CheckpointError(
+            f"its {inputs} inputs are no multiple of the group size {group}", AGAIN
+        )
+    scale = scales(tensors, "scales", (inputs // group, outputs)).t()
+    zero = None
+    if config.get("zero_point", True):
+        stored = words(tensors, "qzeros")
+        if len(stored) != inputs // group:
+            raise CheckpointError(
+                f"it has {len(stored)} rows of zero points for {inputs // group} groups", AGAIN
+            )
+        zero = _in_order(stored, outputs).long().t()
+    return Stored(bits, _in_order(packed, outputs).t(), scale, zero, group)
+
+
+def _in_order(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """Return the codes of rows, uint8 [rows, outputs]."""
+    eights = unpacked(packed, outputs, 4).reshape(len(packed), -1, 8)
+    return eights[..., list(_PLACES)].flatten(1)
+
+
+# Reads the layers of compressed-tensors: packed codes of weights, and int8 weights and inputs.
+#
+# Codes are packed along the inputs, zero points along the outputs, both counted from the lowest
+# code (compressed_tensors, compressors/pack_quantized; naive_quantized).
 
 
 def read_compressed(tensors: Tensors, layer: str, config: Mapping[str, Any]) -> Stored:

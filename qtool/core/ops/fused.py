@@ -1,4 +1,4 @@
-"""A mixture of experts, as ONNX Runtime's QMoE computes it."""
+"""Operators of qtool that files write as one node: experts, and a norm of a sum."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import expert_nbits, operator
+
+# A mixture of experts, as ONNX Runtime's QMoE computes it.
 
 
 def _like_input(x: Tensor, *_: object) -> Tensor:
@@ -43,3 +45,13 @@ def routed_experts(
         rows = expert_nbits(rows, blocks, *flat, ids, experts, bits)
     weighted: Tensor = (rows * shares.reshape(-1, 1)).unflatten(0, (-1, count))
     return weighted.sum(1)
+
+
+# Normalization behind a residual connection.
+
+
+@operator()
+def skip_rms_norm(x: Tensor, skip: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x + skip over the last dimension, and the sum; all [batch, sequence, features]."""
+    total = x + skip
+    return torch.rms_norm(total, list(weight.shape), weight, eps), total
