@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from qtool.core.argument_names import argument
 from qtool.core.data.batch import Batch
+from qtool.core.data.fixed_inputs import carried
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import ModelEdit, Omission
-from qtool.core.user_code import attribute, uncompiled
+from qtool.core.user_code import uncompiled
 
 NOISE = "qtool_noise"
 """Attribute of a module, and key in the meta of a graph's first input."""
@@ -39,14 +40,13 @@ class _Draws(TorchFunctionMode):
         self.values = None if values is None else iter(values)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _CREATE | _FILL:
-            return func(*args, **(kwargs or {}))
-        if self.values is None:
-            result = func(*args, **(kwargs or {}))
-            self.drawn.append(result.clone())
-            return result
-        value = next(self.values)
-        return args[0].copy_(value) if func in _FILL else value
+        draws = func in _CREATE | _FILL
+        if draws and self.values is not None:
+            value = next(self.values)
+            return args[0].copy_(value) if func in _FILL else value
+        result = func(*args, **(kwargs or {}))
+        self.drawn += [result.clone()] if draws else []
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +64,7 @@ class Noise:
     @classmethod
     def of(cls, model: nn.Module | None) -> Noise | None:
         """Return the noise of a model of `noise_input`, or of a graph captured from one."""
-        if isinstance(model, fx.GraphModule):
-            first = next(iter(model.graph.find_nodes(op="placeholder")), None)
-            return None if first is None else first.meta.get(NOISE)
-        noise: Noise | None = attribute(model, NOISE)
+        noise: Noise | None = carried(model, NOISE)
         return noise
 
     def complete(self, batch: Batch) -> Batch:
@@ -78,9 +75,8 @@ class Noise:
         """
         if self.name in batch.kwargs:
             return batch
-        seed, draws, there = 0, _Draws(), batch
-        for array in batch.arrays():
-            seed = zlib.crc32(array.tobytes(), seed)
+        seed = zlib.crc32(b"".join(array.tobytes() for array in batch.arrays()))
+        draws, there = _Draws(), batch
         if (weight := next(self.model.parameters(), None)) is not None:
             floats = batch.map_tensors(lambda t: t.to(weight.dtype) if t.is_floating_point() else t)
             there = floats.to(weight.device)
@@ -121,11 +117,8 @@ def noise_input(model: Any) -> nn.Module:
     """
     model = uncompiled(model)
     if not isinstance(model, nn.Module):
-        raise CaptureError(
-            f"{argument('--noise-input')} is for an nn.Module, and the model is a "
-            f"{type(model).__name__}",
-            ModelEdit("give the module that it was made of"),
-        )
+        what = f"{argument('--noise-input')} is for an nn.Module, not a {type(model).__name__}"
+        raise CaptureError(what, ModelEdit("give the module that it was made of"))
     noisy, kind = copy.copy(model), type(model)
     replaced = vars(noisy).pop("forward", None)  # by a library, on this object
     signature = inspect.signature(model.forward)
@@ -136,10 +129,9 @@ def noise_input(model: Any) -> nn.Module:
         with _Draws([value] if isinstance(value, torch.Tensor) else value):
             return (replaced or kind.forward.__get__(self))(*args, **kwargs)
 
-    own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
-    own += signature.parameters.values()
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-    own.insert(len(own) - sum(p.kind is p.VAR_KEYWORD for p in own), keyword)
+    own = sorted([first, *signature.parameters.values(), keyword], key=lambda p: p.kind)
     forward.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # read by inspect
     members = {"forward": forward, NOISE: Noise(model, name)}
     noisy.__class__ = type(kind.__name__, (kind,), members)

@@ -129,9 +129,8 @@ def open_lengths(model: nn.Module) -> Iterator[None]:
     scopes = {id(s): s for m in model.modules() if (s := _globals(m)) is not None}
     with ExitStack() as stack:
         for scope in scopes.values():
-            own = {} if "len" in scope else {"len": _length}
-            own |= {"torch_int": _integer} if "torch_int" in scope else {}
-            stack.enter_context(mock.patch.dict(scope, own))
+            cast = {"torch_int": _integer} if "torch_int" in scope else {}
+            stack.enter_context(mock.patch.dict(scope, {"len": scope.get("len", _length), **cast}))
         yield
 
 
