@@ -77,6 +77,8 @@ class ModelOptions(OptionRecord):
         weights: state dict of MODEL: .safetensors or .pt (loaded without running pickled code).
         fixed: make an input of an .onnx file a constant, such as sr=16000; an If on it becomes one
             of its branches. The written file has the input no more.
+        noise_input: make the random numbers that MODEL's code draws an input of the file; data need
+            not have them.
         task: task of a transformers model folder: text-classification, feature-extraction, ...; by
             default the one that its weights were saved for.
         cache: type of the KV cache with --task text-generation-with-past; int8 has one scale per
@@ -91,13 +93,14 @@ class ModelOptions(OptionRecord):
     fixed: Mapping[str, Any] | None = option(
         None, "fix", kind="fixed", repeated=True, metavar="INPUT=VALUE"
     )
+    noise_input: bool = option(False)
     task: str | None = option(None)
     cache: str = option("float", choices=("float", "int8"))
     attention: str = option("fused", choices=("fused", "masked"))
     logits: str = option("all", choices=("all", "last"))
 
 
-MODEL = "weights fixed task"
+MODEL = "weights fixed noise_input task"
 """Fields of `ModelOptions` that commands have."""
 _DATA = (
     "Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json or "

@@ -43,6 +43,7 @@ def load_model(
     check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
+    from qtool.core.data.noise_inputs import noise_input
     from qtool.frontends.load_model import load_model as load
     from qtool.frontends.own_models import TaskModel
 
@@ -53,6 +54,8 @@ def load_model(
         fixed = {**fixed_inputs_of(file, source), **fixed}
     with track_task("loading the model"):
         model = load(source, options.weights, task, attention=attention, fixed=fixed)
+    if options.noise_input:
+        model = noise_input(model)
     if isinstance(model, TaskModel) and model.parts and not with_parts:
         raise click.BadParameter(
             f"'{task}' makes two files; name one, {task}-encoder or {task}-decoder",

@@ -36,6 +36,7 @@ from qtool.core.conversion_options import (
     FileOptions as FileOptions,
     QuantizeOptions as QuantizeOptions,
 )
+from qtool.core.data.noise_inputs import noise_input as noise_input
 from qtool.core.data_options import DataOptions as DataOptions
 from qtool.core.errors import (
     CalibrationError as CalibrationError,

@@ -26,6 +26,7 @@ _KEYWORDS = {
     "--measure": "qtool.fastest_recipe(model, data)",
     "--shape": "qtool.capture_model(model, batch)",
     "--fix": "qtool.load_model(path, fixed={input: value})",
+    "--noise-input": "qtool.noise_input(model)",
 }
 """Option -> keyword or call, where it is not the option's name."""
 

@@ -18,6 +18,7 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches
+from qtool.core.data.noise_inputs import NOISE, Noise
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
@@ -260,6 +261,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
                 graph, partial(run_model, model), partial(capture_module, model, batch)
             )
         notes += (*cache_notes, *size_notes)
+        for node in G.placeholders(graph.graph)[:1]:
+            node.meta[NOISE] = Noise.of(model)
     else:
         raise no_model(model)
     mark = fingerprint(graph.module)

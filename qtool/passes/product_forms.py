@@ -171,9 +171,9 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], list[str],
     terms = left.split(",")
     if not arrow or len(terms) != len(ranks):
         return None
-    more = max(r - len(t) + 3 if "..." in t else 0 for t, r in zip(terms, ranks, strict=True))
-    numbers = "".join(map(str, range(more)))
-    if any("..." in t and r - len(t) + 3 != more for t, r in zip(terms, ranks, strict=True)):
+    more = [r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True)]
+    numbers = "".join(map(str, range(max(more))))
+    if any(m != ("..." in t) * len(numbers) for t, m in zip(terms, more, strict=True)):
         return None  # dimensions of two operands that broadcast
     first, second, result = ([*t.replace("...", numbers)] for t in (*terms, right))
     return first, second, result

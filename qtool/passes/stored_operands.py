@@ -59,7 +59,7 @@ def _match(node: fx.Node) -> bool:
         return False
     if node.target in (_MUL, _ADD):
         return any(map(_is_number, operands))
-    return node.target is not aten.div.Tensor or not _is_computed(operands[1])
+    return node.target is not aten.div.Tensor or not (_is_computed(operands[1]) or operands[1] == 0)
 
 
 def _steps(module: fx.GraphModule, node: fx.Node) -> tuple[Any, Any, Any]:

@@ -69,6 +69,10 @@ class Two(nn.Module):
         return {"loss": nn.functional.cross_entropy(scores, labels), "scores": scores}
 
 
+def noisy() -> nn.Module:
+    return custom(lambda x: x + torch.randn_like(x))
+
+
 def similarities() -> nn.Module:
     """Returns a number for each pair of samples."""
     return custom(lambda y, x: (y.flatten(1) @ y.flatten(1).T).reshape(-1))

@@ -29,11 +29,12 @@ VALUES = {
     "--fix": "n=3",
     "--model": "float.onnx",
     "--other-model": "",
+    "--noise-input": "",
     "--calibration": "float.calib",
 }
 """Argument, or placeholder of a value -> what the user chooses."""
 PLACEHOLDERS = {"FILE.onnx": "other.onnx", "n=VALUE": "n=3", "s=VALUE": "s=3.0"}
-FLAGS = ("--external-data",)
+FLAGS = ("--external-data", "--noise-input")
 
 
 @pytest.fixture

@@ -152,10 +152,6 @@ def scripted() -> nn.Module:
         return torch.jit.trace(image_net(), IMAGES)
 
 
-def noisy(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return y + torch.randn_like(y)
-
-
 def in_tflite(*layers: nn.Module) -> Callable[[], object]:
     net = nn.Sequential(nn.Conv2d(3, 6, 3), *layers).eval()
     return lambda: quantize([IMAGES], net, target="tflite").export("out.tflite")
@@ -296,9 +292,9 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         captured(lambda y, x: nn.functional.dropout(y, 0.5)),
         captured(lambda y, x: nn.functional.dropout(y, 0.5, training=False)),
     ),
-    "if it is noise, give it to the model as an input": (
-        captured(noisy),
-        of(lambda: TwoImages().eval(), (IMAGES, IMAGES)),
+    "give the module that it was made of": (
+        lambda: qtool.noise_input(torch.export.export(image_net(), (IMAGES,))),
+        lambda: qtool.noise_input(image_net()),
     ),
     "use the projection's size as hidden size": (
         of(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True).eval(), SEQUENCES),
@@ -321,15 +317,6 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-
-
-class TwoImages(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        return self.conv(x + noise)
 
 
 @pytest.mark.parametrize("edit", EDITS)

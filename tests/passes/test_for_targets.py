@@ -127,6 +127,7 @@ def behind_conv(activation: nn.Module) -> Callable[[], nn.Module]:
         "reshape linear reshape",
     ),
     ("numbers", STORED, of(lambda x: (1 - x / 255) * 3 + x), 3, "mul mul add mul add"),
+    ("a number over zero", STORED, of(lambda x: (x / 0).clamp(0, 6)), 0, "div clamp"),
     ("a difference", STORED, of(lambda x: x.relu() - x), 1, "relu mul add"),
     ("a square of the negative", STORED, of(lambda x: (-x).square()), 2, "mul mul"),
     ("hard-sigmoid of the input", STORED, nn.Hardsigmoid, 1, "mul add clamp"),

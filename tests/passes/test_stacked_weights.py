@@ -25,6 +25,10 @@ class Stacks(nn.Module):
         self.b, self.s = nn.Parameter(torch.randn(4, 1, 6)), nn.Parameter(torch.randn(1, 1, 6))
 
 
+def _in_five(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(1, 2, 2, -1, 8)
+
+
 @named_cases(
     "function, count",
     ("bmm", lambda x, m: torch.bmm(x, m.w), 1),
@@ -38,6 +42,7 @@ class Stacks(nn.Module):
     ("letters of the stack first", lambda x, m: torch.einsum("bkn,btk->nbt", m.w, x), 1),
     ("read twice", lambda x, m: (x @ m.w) * (x.flip(0) @ m.w), 0),
     ("one for all", lambda x, m: x[:1] @ m.w, 0),
+    ("stacks of stacks", lambda x, m: _in_five(x) @ m.w.view(2, 2, 8, 6), 0),
     ("some of the matrices", lambda x, m: x[:2] @ m.w[1:3], 1),
 )
 def test_stacks(function: Callable[..., torch.Tensor], count: int) -> None:

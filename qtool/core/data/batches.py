@@ -22,6 +22,7 @@ from qtool.core.array_batches import (
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.fixed_inputs import FixedInputs
+from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import DataError
 from qtool.core.log import log_note
 from qtool.core.user_code import attribute
@@ -100,7 +101,7 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
 def _read(
     iterator: Iterator[Any], model: nn.Module | None, arguments: Arguments
 ) -> Iterator[Batch]:
-    fixed = FixedInputs.of(model)
+    fixed, noise = FixedInputs.of(model), Noise.of(model)
     accepts = len(fixed.order) or arguments.positional
     for index, item in enumerate(read_items(iterator)):
         batch = to_batch(item, accepts)
@@ -109,7 +110,7 @@ def _read(
         batch, note = arguments.of_batch(batch)
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
-        yield batch
+        yield batch if noise is None else noise.complete(batch)
 
 
 def _fixed_batch_size(model: nn.Module | None) -> int | None:

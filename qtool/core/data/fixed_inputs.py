@@ -18,6 +18,15 @@ FIXED_INPUTS = "qtool_fixed_inputs"
 """Attribute of a module, and key in the meta of a graph's first input."""
 
 
+def carried(model: nn.Module | None, key: str) -> Any:
+    """Return an attribute of a module, or what the first input of a captured graph has for it; None
+    without."""
+    if isinstance(model, fx.GraphModule):
+        first = next(iter(model.graph.find_nodes(op="placeholder")), None)
+        return None if first is None else first.meta.get(key)
+    return attribute(model, key)
+
+
 @dataclass(frozen=True)
 class FixedInputs:
     """Inputs that became constants.
@@ -33,11 +42,8 @@ class FixedInputs:
     @classmethod
     def of(cls, model: nn.Module | None) -> FixedInputs:
         """Return the fixed inputs of a loaded file or of a graph captured from one."""
-        if isinstance(model, fx.GraphModule):
-            first = next((n for n in model.graph.nodes if n.op == "placeholder"), None)
-            return cls() if first is None else first.meta.get(FIXED_INPUTS, cls())
-        fixed: FixedInputs = attribute(model, FIXED_INPUTS, default=cls())
-        return fixed
+        fixed: FixedInputs | None = carried(model, FIXED_INPUTS)
+        return fixed or cls()
 
     def remove(self, batch: Batch, index: int) -> Batch:
         """Return a batch without them, and without labels behind the inputs.

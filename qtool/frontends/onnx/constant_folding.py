@@ -28,7 +28,7 @@ from qtool.frontends.onnx.value_names import label_of
 _GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
 _LARGE = 2**20  # largest number of elements that a growing operator may fold to
 _MESSAGE = 2**31 - 2**24  # bytes of constants in one protobuf message; nodes need the rest
-_COMPUTED, _COPIES = 2**30, 8
+_COMPUTED, _COPIES = 2**28, 8
 """What a file may compute of constants: bytes, and next to them as often what it stores."""
 
 

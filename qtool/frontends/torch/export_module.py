@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import key_text
+from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import CaptureError, describe
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.graph.float_tolerance import (
@@ -245,10 +246,13 @@ def _refuse_meta(model: nn.Module) -> None:
 def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:
     named = example.arguments_of(model)
     check_inputs(dynamic, named)
+    noise = Noise.of(model)
 
     def spec(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return None
+        if noise is not None and key_text(path[0]) == noise.name:  # its sizes are of other inputs
+            return dict.fromkeys(range(leaf.dim()), Dim.AUTO)
         default = {0: Dim.AUTO} if leaf.dim() and is_default(dynamic) else {}
         if dynamic is None:
             return default or None

@@ -132,12 +132,13 @@ def _copy(x: Any) -> Any:
 
 @contextmanager
 def open_lengths(model: nn.Module) -> Iterator[None]:
-    """Let the files of a model's classes read the first size of a tensor by `len`."""
+    """Let the files of a model's classes read the first size of a tensor by `len`, and keep sizes
+    open that they cast by transformers' `torch_int`."""
     scopes = {id(s): s for m in model.modules() if (s := _globals(m)) is not None}
     with ExitStack() as stack:
         for scope in scopes.values():
-            if "len" not in scope:
-                stack.enter_context(mock.patch.dict(scope, {"len": _length}))
+            cast = {"torch_int": _integer} if "torch_int" in scope else {}
+            stack.enter_context(mock.patch.dict(scope, {"len": scope.get("len", _length), **cast}))
         yield
 
 
@@ -152,6 +153,10 @@ def _length(values: Any) -> Any:
     if isinstance(values, torch.Tensor) and values.dim():
         return values.shape[0]
     return builtins.len(values)
+
+
+def _integer(value: Any) -> Any:
+    return value if isinstance(value, torch.SymInt) else int(value)
 
 
 # Says a condition on dynamic sizes in the terms of the user: input, dimension and which sizes.

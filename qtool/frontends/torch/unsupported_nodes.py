@@ -11,7 +11,7 @@ from qtool.core import graph as G
 from qtool.core.argument_names import python_only
 from qtool.core.errors import CaptureError
 from qtool.core.ops import Role, row_of
-from qtool.core.remedies import ModelEdit
+from qtool.core.remedies import Argument, ModelEdit
 
 aten = torch.ops.aten
 _RECURRENT = (
@@ -56,7 +56,7 @@ def unsupported(node: fx.Node) -> CaptureError | None:
             ModelEdit(
                 "if that is dropout, call model.eval() and give F.dropout training=self.training"
             ),
-            ModelEdit("if it is noise, give it to the model as an input"),
+            Argument("--noise-input", text="if it is noise, make it an input with {}"),
         )
     if node.target is aten.lstm.input and _has_projections(node):
         return CaptureError(

@@ -1,4 +1,4 @@
-"""A model that reads its batch by `len` takes any number of samples."""
+"""A model that reads sizes by `len` or casts them by `torch_int` takes any of them."""
 
 import torch
 from torch import nn
@@ -25,3 +25,22 @@ def test_a_batch_read_by_len_stays_open() -> None:
     with torch.no_grad():
         torch.testing.assert_close(graph.module(x), model(x))
     assert "len" not in globals()
+
+
+def torch_int(size: int) -> int:
+    """As modules of transformers import it."""
+    return int(size)
+
+
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(torch_int(x.shape[1]), dtype=x.dtype)[:, None]
+
+
+def test_a_size_cast_by_torch_int_stays_open() -> None:
+    model, sizes = Positions().eval(), {"x": {0: "batch", 1: "length"}}
+    graph = qtool.capture_model(model, torch.randn(4, 3, 6), sizes).graph
+    assert graph.inputs[0].shape == ("batch", "length", 6)
+    x = torch.randn(7, 9, 6)
+    torch.testing.assert_close(graph.module(x), model(x))
+    assert torch_int(2.0) == 2
