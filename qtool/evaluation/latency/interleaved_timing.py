@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_model
+from qtool.backends.formats import open_like, open_model
 from qtool.backends.session import Clock
 from qtool.core import formats
 from qtool.core.formats import quantity
@@ -176,7 +176,8 @@ def _rounds(
     runtime: str = NATIVE,
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
-    sessions = [open_model(f, threads, runtime) for f in files]
+    first = open_model(files[0], threads, runtime)
+    sessions = [first, *(open_like(first, f, threads, runtime) for f in files[1:])]
     runs = [partial(s.seconds, inputs, clock=clock) for s in sessions]
     in_a_row = _measurable(runs, in_a_row)
     first = 0
