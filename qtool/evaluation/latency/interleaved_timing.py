@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_like, open_model
-from qtool.backends.session import Clock
+from qtool.backends.formats import open_model
+from qtool.backends.session import Clock, in_order_of
 from qtool.core import formats
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
@@ -176,8 +176,9 @@ def _rounds(
     runtime: str = NATIVE,
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
-    first = open_model(files[0], threads, runtime)
-    sessions = [first, *(open_like(first, f, threads, runtime) for f in files[1:])]
+    sessions = [open_model(f, threads, runtime) for f in files]
+    if len(inputs) > 1:
+        sessions = [in_order_of(sessions[0], each) for each in sessions]
     runs = [partial(s.seconds, inputs, clock=clock) for s in sessions]
     in_a_row = _measurable(runs, in_a_row)
     first = 0

@@ -68,8 +68,10 @@ def profile_nodes(
         VerificationError: a file does not run.
     """
     opened = [open_file(file) for file in files]
-    ports = [open_model(file).inputs for file in files]
-    orders = (positions(own, ports[0]) for own in ports)
+    orders = [[*range(len(inputs))]] * len(files)
+    if len(inputs) > 1:
+        ports = [open_model(file).inputs for file in files]
+        orders = [positions(own, ports[0]) for own in ports]
     tables = [
         dict(file.node_times([inputs[i] for i in order], threads, runs))
         for file, order in zip(opened, orders, strict=True)
