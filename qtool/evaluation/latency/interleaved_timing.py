@@ -93,6 +93,8 @@ class Timing:
             others in the KV cache); "" for any other model.
         tokens: new tokens of each text; 0 without a phase.
         cached: tokens of each text in the KV cache.
+        sizes: sizes of the batch that the first model leaves open, as "sequence 12"; "" without,
+            and with a phase.
     """
 
     batch: int
@@ -104,6 +106,7 @@ class Timing:
     phase: str = ""
     tokens: int = 0
     cached: int = 0
+    sizes: str = ""
 
     @property
     def conditions(self) -> tuple[int, int]:
@@ -114,7 +117,7 @@ class Timing:
     def what(self) -> str:
         """What was timed: "batch 1, 1 thread", of a decoder after its phase."""
         threads = quantity(self.threads, "thread")
-        size = f"batch {self.batch}, {threads}"
+        size = ", ".join(filter(None, [f"batch {self.batch}", self.sizes, threads]))
         if self.phase == STEP:
             return f"step with {self.cached} cached tokens, {size}"
         return f"prompt of {self.tokens} tokens, {size}" if self.phase else size

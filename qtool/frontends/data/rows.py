@@ -283,6 +283,9 @@ def _table(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
         row = _row(dict(zip(table, cells, strict=True)), f"{path}, row {at + 1}", columns, label)
         inside = isinstance(row.image, str) and not is_file(row.image)
         rows.append(replace(row, image=path.parent / row.image) if inside else row)
+    texts = [name for name, cells in table.items() if rows and cells[0] == rows[0].text is not None]
+    if texts and len(table) > 1 and not columns:
+        log_note(f"the texts are those of the column '{texts[0]}' of {path.name}")
     return rows
 
 
