@@ -207,3 +207,24 @@ def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
     file = open_file(tmp_path / "int8.onnx")
     assert compare_weights(file, floats).is_other
     check_same_weights(file, floats, "float.onnx")
+
+
+@pytest.mark.parametrize("code", [nearest, clipped])
+def test_weights_of_another_start_are_like_none(code: Callable[[Array], Array]) -> None:
+    """The same network trained from another seed, which may have the same accuracy."""
+
+    class OfAnotherTool(Stored):
+        path = Path("int8.onnx")
+
+        def conversion(self) -> None:
+            """Return nothing: another tool made it."""
+
+    draw = np.random.default_rng(7)
+    other = [code(draw.normal(size=shape) / 10) for shape in SHAPES]
+    result = compared(other)
+    assert (result.layers, result.unlike) == (0, len(SHAPES))
+    file = cast(ModelFile, OfAnotherTool(other))
+    with pytest.raises(VerificationError, match="none of 3 weights is like one of float"):
+        check_same_weights(file, weights(), "float")
+    own = cast(ModelFile, OfAnotherTool([code(weight) for weight in weights()]))
+    assert check_same_weights(own, weights(), "float").unlike == 0
