@@ -94,6 +94,8 @@ def command(
 
     for path in filter(None, (junit, badge, markdown)):
         check_writable(path, file, against, *_read(data, labels))
+        if path.is_file():  # a run that ends in an error leaves none of an earlier one
+            path.unlink()
     measure: Any = metric
     if metric is not None and ":" in metric:
         measure = options.load_metrics(metric)
