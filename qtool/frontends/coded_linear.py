@@ -87,7 +87,7 @@ class CodedLinear(nn.Linear):
 def codes_of(model: nn.Module) -> Mapping[str, WeightCodes]:
     """Return parameter -> codes of the weights that a model has as codes."""
     layers = ((n, m) for n, m in model.named_modules() if isinstance(m, CodedLinear))
-    stacks = ((n, getattr(m, STACKED, {})) for n, m in model.named_modules())
+    stacks = ((n, m.__dict__.get(STACKED, {})) for n, m in model.named_modules())
     experts = {f"{n}.{part}": own for n, codes in stacks for part, own in codes.items()}
     return experts | {f"{name}.weight": layer.codes for name, layer in layers}
 
