@@ -42,7 +42,7 @@ GROUPS = {
     "Texts and recordings": "processor max_length pad_to_max_length stride state",
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
-    "Output": "output_ format format_ layout interface batch external_data archive page "
+    "Output": "output_ format format_ layout interface batch external_data float_file archive page "
     "save_recipe repaired_file title history junit badge markdown provenance document report "
     "config as_json verbose quiet log_level help help_all",
 }

@@ -31,15 +31,14 @@ def _file(name: str, text: str) -> Any:
         metavar="FLOAT",
         help="The float file that FILE is compared with.",
     ),
-    source_options.data,
+    source_options.data_unless("a language model with its KV cache"),
     reads("classes", files="file against"),
     options.labels,
     click.option(
         "--metric",
-        default="agreement",
-        show_default=True,
         help="agreement (of the answers, without labels), top-1, top-5, f1, map, mae, mse, "
-        "r2, recall@K, spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels.",
+        "r2, recall@K, spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels; by "
+        "default perplexity of a language model with its KV cache, else agreement.",
     ),
     click.option(
         "--lower-is-better", is_flag=True, help="The numbers of MODULE:FUNCTION are errors."
@@ -66,10 +65,10 @@ def _file(name: str, text: str) -> Any:
 def command(
     file: Path,
     against: Path,
-    data: str,
+    data: str | None,
     reading: Reading,
     labels: str | None,
-    metric: str,
+    metric: str | None,
     lower_is_better: bool,
     measured: ReportOptions,
     junit: Path | None,
@@ -95,17 +94,21 @@ def command(
 
     for path in filter(None, (junit, badge, markdown)):
         check_writable(path, file, against, *_read(data, labels))
-    if ":" not in metric:
+        if path.is_file():  # a run that ends in an error leaves none of an earlier one
+            path.unlink()
+    measure: Any = metric
+    if metric is not None and ":" in metric:
+        measure = options.load_metrics(metric)
+    elif metric is not None:
         find_metric(metric)
     sources.check_data(reading, labels)
-    measure = options.load_metrics(metric) if ":" in metric else metric
-    batches = sources.load_data(reading, data, labels)
+    batches = None if data is None else sources.load_data(reading, data, labels)
     result = qtool.gate(
         file,
         against,
         batches,
-        load_labels(reading, labels, data, batches),
-        metric=metric if measure is None else measure,
+        labels if data is None else load_labels(reading, labels, data, batches),
+        metric=measure,
         lower_is_better=lower_is_better,
         seconds=measured.seconds,
         history=measured.history,
@@ -123,7 +126,7 @@ def command(
         raise SystemExit(result.exit_code)
 
 
-def _read(data: str, labels: str | None) -> list[Path]:
+def _read(data: str | None, labels: str | None) -> list[Path]:
     """Return the files of the samples and labels: none of them may be overwritten."""
     roots = [Path(each) for each in (data, labels) if each and os.path.exists(each)]  # noqa: PTH110
     return [*roots, *(path for root in roots if root.is_dir() for path in root.rglob("*"))]

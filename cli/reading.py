@@ -14,9 +14,11 @@ from qtool.cli.records import record
 from qtool.cli.value_types import COUNT
 
 from qtool.core.data_options import DataOptions
+from qtool.core.path_arguments import GENAI_CONFIG
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_DATA = "none"
+_CONFIGS = ("config.json", GENAI_CONFIG)
 _READ = "samples column states transform folder max_length padded unreadable"
 """Fields of `DataOptions` that all commands with data have."""
 
@@ -60,7 +62,7 @@ class Reading:
         if self.name is not None and Path(self.name).is_dir():
             return Path(self.name)
         folders = map(model_folder_of, self.files)
-        return next((folder for folder in folders if (folder / "config.json").is_file()), None)
+        return next((f for f in folders if any((f / name).is_file() for name in _CONFIGS)), None)
 
     def load(self, source: str, load: Callable[[DataOptions], Any], options: DataOptions) -> Any:
         """Return data, loaded with the options that it uses.

@@ -43,7 +43,9 @@ def load_model(
     check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
+    from qtool.api.captured_source import lacks_cache
     from qtool.core.data.noise_inputs import noise_input
+    from qtool.frontends.huggingface.model_folder import WITH_PAST
     from qtool.frontends.load_model import load_model as load
     from qtool.frontends.own_models import TaskModel
 
@@ -54,6 +56,8 @@ def load_model(
         fixed = {**fixed_inputs_of(file, source), **fixed}
     with track_task("loading the model"):
         model = load(source, options.weights, task, attention=attention, fixed=fixed)
+        if file is not None and task is None and lacks_cache(file, model):
+            model = load(source, None, WITH_PAST, attention=attention)
     if options.noise_input:
         model = noise_input(model)
     if isinstance(model, TaskModel) and model.parts and not with_parts:
@@ -81,11 +85,11 @@ def file_or_model(
     """
     from qtool.core.numpy_files import SUFFIXES, has_arrays
     from qtool.core.option_names import MODEL_FORMATS
-    from qtool.core.path_arguments import QUANTIZE_CONFIG
+    from qtool.core.path_arguments import holds_file
     from qtool.core.paths import is_file
     from qtool.core.torch_package import has_torch
 
-    if is_file(Path(source) / QUANTIZE_CONFIG):
+    if holds_file(source):
         path = ModelFile.convert(source, None, click.get_current_context())
         return path, replace(reading, files=(*reading.files, path))
     # with a file weights are refused: it has its own

@@ -161,10 +161,15 @@ def check_cached(file: str | Path, model: Any) -> None:
     Raises:
         DataError: it has none, and the file has.
     """
-    if cache_note(model) is None:
-        return
-    if any(is_cache(describe_input(each)) for each in open_model(file).inputs):
+    if lacks_cache(file, model):
         raise DataError(
             f"{file} has a KV cache as inputs, and the float model has none",
             Argument("--task", "text-generation-with-past", "load that with {}, too"),
         )
+
+
+def lacks_cache(file: str | Path, model: Any) -> bool:
+    """Return whether a file takes a KV cache, and the language model loaded for it none."""
+    if cache_note(model) is None:
+        return False
+    return any(is_cache(describe_input(each)) for each in open_model(file).inputs)

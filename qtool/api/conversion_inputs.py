@@ -166,6 +166,7 @@ def capture_notes(
     sizes = graph.size_conditions if chosen else graph.restrictions()
     synthetic = data.notes if isinstance(data, SyntheticData) else ()
     cache = cache_note(model)
+    sizes += graph.largest_sizes()
     return (*captured.notes, *sizes, *synthetic, *([cache] if cache else []))
 
 

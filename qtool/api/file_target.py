@@ -108,6 +108,13 @@ class FileTarget:
         if layout is None:
             suffixes = suffixes_of(file_format(path, options.format))
             check_writable(path, source, *inputs, suffixes=suffixes)
+        if (plain := options.float_file) is not None:
+            if layout is not None:
+                raise OptionError(
+                    f"{argument('--float-file')} is written with one file, and {path} is a folder",
+                    Argument("-o", "FILE.onnx", "name a file, {}"),
+                )
+            check_writable(plain, source, path, *inputs, suffixes=suffixes_of("qdq"))
         images = None if options.layout in FOLDER_LAYOUTS else options.layout
         written = file_format(path, options.format)
         if options.external_data and FORMATS.get(written) != MODEL_SUFFIXES:
@@ -176,6 +183,7 @@ class FileTarget:
                 leave_out = Argument("-o", "FILE.onnx", "write ONNX, {}")
             refused[argument("--format", self.format)] = leave_out
         interface, batch = (v is not None for v in (self.options.interface, self.options.batch))
+        refused |= options_in_use({"--float-file": self.options.float_file is not None})
         return refused | options_in_use({"--interface": interface, "--batch": batch})
 
 

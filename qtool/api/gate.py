@@ -19,9 +19,11 @@ from qtool.core.types import Progress
 from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
+from qtool.evaluation.gate.own_texts import is_decoder, own_texts
 from qtool.evaluation.gate.result import GateResult, Outcome
 from qtool.evaluation.history import Run, append_run, make_run, read_history
 from qtool.evaluation.label_checks import in_calibrated_order
+from qtool.metrics.metric import PERPLEXITY
 from qtool.metrics.named_metrics import AGREEMENT, user_metric
 from qtool.metrics.vector_output import folders_of, read_pooling
 
@@ -32,10 +34,10 @@ COMMAND = "gate"
 def gate(
     file: str | Path,
     against: str | Path,
-    data: Iterable[Any],
+    data: Iterable[Any] | None = None,
     labels: ArrayLike | None = None,
     *,
-    metric: str | Callable[[Any, Any], Any] = AGREEMENT,
+    metric: str | Callable[[Any, Any], Any] | None = None,
     max_drop: float | None = None,
     min_speedup: float | None = None,
     confidence: float = CONFIDENCE,
@@ -55,14 +57,16 @@ def gate(
     Args:
         file: the quantized file.
         against: the float file.
-        data: batches, in the order of `labels`; where torch is not installed, of arrays.
+        data: batches, in the order of `labels`; where torch is not installed, of arrays. None of a
+            language model with its KV cache: texts that the float file writes itself.
         labels: what the metric needs, a row per sample in the order of the batches; of "spearman"
             on vectors one per pair of consecutive samples. Of texts that `qtool.load_data` groups
             by length, consecutive ones are those of the data. Or the name of a column of a
             DataFrame.
         metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
             "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
-            returns a number or one per sample.
+            returns a number or one per sample. By default the perplexity of a language model with
+            its KV cache, else the agreement.
         max_drop: the largest drop that is accepted; by default 0.01, of errors and metrics above 1
             one percent of the float file's.
         min_speedup: the least float latency / quantized latency; None: none is measured.
@@ -90,9 +94,12 @@ def gate(
     Range(0.5, 1, low_open=True, high_open=True).check("confidence", confidence)
     Range(low=0).check("seconds", seconds)
     THREADS.check("threads", threads)
+    open_file(against)
+    if metric is None:
+        metric = PERPLEXITY if is_decoder(against) else AGREEMENT
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
-    open_file(against)
+    data = own_texts(Path(against), labels, progress) if data is None else data
     data, labels = split_labels(data, labels)
     data = in_calibrated_order(file, data)
     runs = () if history is None else read_history(Path(history))

@@ -244,6 +244,8 @@ def write_file(
             batch=options.batch,
             timing=0,
         )
+        if options.float_file is not None:
+            quantized.captured.export_float(options.float_file, quantized.plan.target)
     speed, untimed = None, ""
     if options.timing:
         untimed = untimed_reason(quantized.plan.target, place.suffix.lower())

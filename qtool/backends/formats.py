@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.format import ONNX
-from qtool.backends.session import OtherRuntime, Session
+from qtool.backends.session import OtherRuntime, Session, in_order_of
 from qtool.core import plugins
 from qtool.core.errors import FileError, OptionError, PlanError
 from qtool.core.file_forms import is_tflite
@@ -159,6 +159,11 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Ses
         raise plugins.missing(f"the runtime '{runtime}'")
     sentence = unknown_name("runtime", runtime, (NATIVE, *others))
     raise OptionError(f"{Path(path).name}: {sentence}")
+
+
+def open_like(like: Session, path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
+    """Open a file to run on the arrays of another session; see `open_model` and `in_order_of`."""
+    return in_order_of(like, open_model(path, threads, runtime))
 
 
 def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:

@@ -208,7 +208,8 @@ class ModelFile(Protocol):
         """Return the parameters of each quantized tensor."""
 
     def constants(self) -> Iterator[Array]:
-        """Yield the numbers that it stores, in any order, in the layout of the file."""
+        """Yield the numbers that it stores, in any order, in the layout of the file; but codes with
+        a scale for each block of a row."""
 
     def self_test(self) -> str:
         """Describe the test of itself that the file carries, in a sentence."""

@@ -68,6 +68,39 @@ class Session(Protocol):
         """
 
 
+def positions(ports: Sequence[PortInfo], others: Sequence[PortInfo]) -> list[int]:
+    """Return the place of each port among others of the same names; its own if a name differs."""
+    names = [port.name for port in others]
+    same = sorted(names) == sorted(port.name for port in ports)
+    return [names.index(port.name) for port in ports] if same else [*range(len(ports))]
+
+
+class _Reordered:
+    """A session with the inputs and outputs of another one's names in the order of that one."""
+
+    def __init__(self, session: Session, taken: Sequence[int], returned: Sequence[int]) -> None:
+        self._session, self._taken, self._returned = session, taken, returned
+        self.inputs = [session.inputs[taken.index(i)] for i in range(len(taken))]
+        self.outputs = [session.outputs[i] for i in returned]
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        outputs = self._session.run([arrays[i] for i in self._taken])
+        return [outputs[i] for i in self._returned]
+
+    def seconds(self, arrays: Sequence[Array], times: int, clock: Clock) -> float:
+        return self._session.seconds([arrays[i] for i in self._taken], times, clock)
+
+
+def in_order_of(like: Session, session: Session) -> Session:
+    """Return a session that takes and returns what another one does in its order, by the names of
+    inputs and of outputs; names that are not the same ones have the order of the session."""
+    taken = positions(session.inputs, like.inputs)
+    returned = positions(like.outputs, session.outputs)
+    if taken == sorted(taken) and returned == sorted(returned):
+        return session
+    return _Reordered(session, taken, returned)
+
+
 def time_calls(call: Callable[[], object], times: int, clock: Clock) -> float:
     """Return the seconds that some calls take."""
     start = clock()

@@ -151,6 +151,7 @@ class FileOptions(OptionRecord):
             float.
         batch: samples that a .tflite file takes at a time; by default 1 on microcontrollers and
             where that is faster, else any number.
+        float_file: write the float model, too, as a file that bench, compare and gate take.
         timing: time limit of the speed comparison with the float model in seconds, if the target's
             runtime is on this machine; 0 skips it.
         min_coverage: the least share of the MACs (0 to 1) in integer kernels; a command exits with
@@ -167,6 +168,7 @@ class FileOptions(OptionRecord):
     layout: str | None = option(None, choices=(*FOLDER_LAYOUTS, *IMAGE_LAYOUTS))
     interface: str | None = option(None, choices=("float", "int8"))
     batch: str | None = option(None, choices=("1", "dynamic"))
+    float_file: Path | None = option(None, kind="path")
     timing: float = option(1.0, "seconds", range=Range(0, DAY))
     min_coverage: float | None = option(None, range=Range(0, 1))
     min_sqnr: float | None = option(None, range=Range())

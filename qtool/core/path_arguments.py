@@ -12,11 +12,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from qtool.core.argument_names import check_keywords
 from qtool.core.errors import FileError
-from qtool.core.paths import is_dir
+from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, OtherFile
 
 QUANTIZE_CONFIG = "quantize_config.json"
 """In a folder that qtool wrote: how each model file was quantized."""
+GENAI_CONFIG = "genai_config.json"
+"""In a folder that onnxruntime-genai loads, whatever tool wrote it."""
 _PATTERNS = ("*.onnx", "*.tflite", "onnx/*.onnx")
 
 _P = ParamSpec("_P")
@@ -84,6 +86,13 @@ def _check(name: str, value: Any, only_path: bool) -> None:
     if bad:
         what = "None" if value is None else f"of the type {type(value).__name__}"
         raise FileError(f"{name} is {what}", CallEdit("give a path as a str or a pathlib.Path"))
+
+
+def holds_file(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is that of model files, not of a float model of torch."""
+    place = Path(folder)
+    float_model = is_file(place / "config.json") and any(place.glob("*.safetensors"))
+    return is_file(place / QUANTIZE_CONFIG) or (is_file(place / GENAI_CONFIG) and not float_model)
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:

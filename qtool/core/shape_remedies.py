@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qtool.core.remedies import DataEdit
+from qtool.core.torch_package import has_torch
 
 NORMALISED = "then the mean and standard deviation of the training, if it had any"
 """What the expression x.float() / 255 leaves out."""
@@ -17,6 +18,23 @@ AS_LABELS = DataEdit("it has one number per sample, as labels have: give the inp
 _BITS = re.compile("(u?)int(8|16|32|64)")
 _LARGEST_NORMALISED = 16.0
 """Normalised images reach 5, and bytes nearly always exceed this."""
+
+
+_IN_NUMPY = (
+    (re.compile(r"\.to\(torch\.(\w+)\)"), r'.astype("\1")'),
+    (re.compile(r"\.float\(\)"), '.astype("float32")'),
+    (re.compile(r"\.permute\("), ".transpose("),
+    (re.compile(r"keepdim="), "keepdims="),
+    (re.compile(r"x\.expand\(-1, 3, -1, -1\)"), "x.repeat(3, 1)"),
+)
+"""Expressions of torch -> those of NumPy, where torch is not installed."""
+
+
+def _edit(text: str, code: str) -> DataEdit:
+    """Return an edit of data by an expression, of NumPy where torch is not installed."""
+    for form, other in () if has_torch() else _IN_NUMPY:
+        code = form.sub(other, code)
+    return DataEdit(text, code)
 
 
 def type_remedies(expected: str, actual: str, values: Any) -> list[DataEdit]:
@@ -29,11 +47,11 @@ def type_remedies(expected: str, actual: str, values: Any) -> list[DataEdit]:
     """
     if len(values.shape) == 1:
         return [AS_LABELS]
-    convert = DataEdit("convert it first ({})", f"x.to(torch.{expected})")
+    convert = _edit("convert it first ({})", f"x.to(torch.{expected})")
     bits = _BITS.fullmatch(expected)
     if actual == "uint8" and bits is None:
         code = "x.float() / 255" if expected == "float32" else f"x.to(torch.{expected}) / 255"
-        return [DataEdit(f"convert it first ({{}}), {NORMALISED}", code)]
+        return [_edit(f"convert it first ({{}}), {NORMALISED}", code)]
     if 0 in values.shape or bits is None or re.fullmatch(r"b?float\d+|u?int\d+", actual) is None:
         return [convert]
     low, high, levels = float(values.min()), float(values.max()), 2 ** int(bits[2])
@@ -56,16 +74,14 @@ def _integer_edit(
     (low, high), (lowest, levels), shown = ends, grid, f"{ends[0]:g} to {ends[1]:g}"
     if {expected, actual} == {"int8", "uint8"}:
         code = f"x.to(torch.int16) {'+' if lowest == 0 else '-'} 128"
-        return DataEdit("shift it first, {}", f"({code}).to(torch.{expected})")
+        return _edit("shift it first, {}", f"({code}).to(torch.{expected})")
     if levels == 256 and actual[0] in "fb" and high <= 1 and low >= -1:
         top, shift = levels - 1, f" - {-lowest}" if lowest else ""
         code = f"x * {top}" if low >= 0 else f"(x + 1) * {top / 2}"
         code = f"({code}{shift}).round().to(torch.{expected})"
-        return DataEdit(
-            f"its values are {shown}, those of images that were scaled: give {{}}", code
-        )
+        return _edit(f"its values are {shown}, those of images that were scaled: give {{}}", code)
     if lowest <= low and high < lowest + levels and max(-low, high) > _LARGEST_NORMALISED:
-        return DataEdit("round it first, {}", f"x.round().to(torch.{expected})")
+        return _edit("round it first, {}", f"x.round().to(torch.{expected})")
     return DataEdit(
         f"its values are {shown} and {expected} cannot hold them: give the integers that the model "
         "was trained on, of an image those before it was normalised"
@@ -90,7 +106,7 @@ def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEd
     if len(shape) == 1 < len(expected):
         return [AS_LABELS]
     if len(shape) == 4 and fits([shape[axis] for axis in (0, 3, 1, 2)]):
-        return [DataEdit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
+        return [_edit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
     edit = image_edit(expected, shape)
     return [] if edit is None else [edit[0]]
 
@@ -120,8 +136,11 @@ def image_edit(
         return None
     size = [e if isinstance(e, int) else s for e, s in zip(expected[2:], shape[2:], strict=True)]
     if size != [*shape[2:]]:
+        if not has_torch():
+            text = f"resize the images to {size[0]} x {size[1]} as the training did"
+            return DataEdit(text), (shape[0], shape[1], *size)
         code = f"torch.nn.functional.interpolate({code}, ({size[0]}, {size[1]}))"
     if code == "x":
         return None
-    edit = DataEdit("change the images as the training did, for instance with {}", code)
+    edit = _edit("change the images as the training did, for instance with {}", code)
     return edit, (shape[0], expected[1], *size)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from qtool.backends.formats import open_model
 from qtool.backends.model_file import ModelFile
-from qtool.backends.session import fit_channels
+from qtool.backends.session import fit_channels, positions
 from qtool.core.errors import KernelError
 from qtool.core.store import Store
 from qtool.core.torch_package import has_torch
@@ -36,7 +36,7 @@ def exactness_of(
         return store.load_or_make(
             f"exactness{index}",
             Exactness,
-            lambda: file.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
+            lambda: file.compare_codes(_in_layout_of(file, first)),
         )
     except KernelError:
         return None
@@ -50,8 +50,9 @@ def self_test_of(file: ModelFile, exactness: Exactness | None) -> SelfCheck | No
     return check if check.tensors or not check.passed else None
 
 
-def _in_layout_of(file: ModelFile, batches: Iterable[list[Array]]) -> Iterator[list[Array]]:
-    """Yield batches with the channels of images where a file has them."""
+def _in_layout_of(file: ModelFile, first: FirstBatches) -> Iterator[list[Array]]:
+    """Yield batches in the order of a file, with the channels of images where it has them."""
     inputs = open_model(file.path).inputs
-    for arrays in batches:
-        yield [fit_channels(a, i.shape) for a, i in zip(arrays, inputs, strict=True)]
+    order = positions(inputs, first.inputs)
+    for arrays in first.heads(EXACT_SAMPLES):
+        yield [fit_channels(arrays[at], i.shape) for at, i in zip(order, inputs, strict=True)]

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 
 from qtool.core.formats import quantity
 from qtool.planning.execution import BY_RECIPE
-from qtool.planning.plan import RESULT, Decision, Execution, QuantPlan
+from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.planning.targets import target
 from qtool.verification.coverage import Coverage, audited_operators
 
 _SHOWN = 4
-_MOVES = ("pass", RESULT)
-"""Operators that compute nothing."""
 _INSTEAD = {
     "silu": ("hard_swish", "nn.Hardswish"),
     "mish": ("hard_swish", "nn.Hardswish"),
@@ -34,11 +32,10 @@ def float_row(plan: QuantPlan, coverage: Coverage) -> tuple[str, str] | None:
         coverage: the audit of the file. Operators that it does not list have no node of their own.
     """
     types = {row.name: row.op for row in coverage.rows}
-    joined = {d.node for d in audited_operators(plan)} - types.keys() if coverage.audited else set()
     rows = [
         d
-        for d in plan.nodes
-        if d.execution is Execution.FLOAT and d.op not in _MOVES and d.node not in joined
+        for d in audited_operators(plan)  # as the audit counts them
+        if d.execution is Execution.FLOAT and (d.node in types or not coverage.audited)
     ]
     if plan.recipe.mode != "static" or not rows:
         return None

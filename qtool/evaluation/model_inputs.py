@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.formats import open_file, open_model
-from qtool.backends.session import FLOATS
+from qtool.backends.session import FLOATS, in_order_of
 from qtool.core import random_inputs as generated
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input, is_cache
@@ -70,7 +70,7 @@ def check_cache(file: str | Path, inputs: Sequence[Input]) -> None:
 def check_same_inputs(files: Sequence[Path]) -> None:
     """Check that all files have the same inputs (types, ranks) and number of outputs.
 
-    Inputs are matched by position, so that their names may differ: exporters choose other ones.
+    Inputs of the same names are matched by name, others by position: exporters choose other names.
 
     Raises:
         DataError: they do not.
@@ -79,14 +79,9 @@ def check_same_inputs(files: Sequence[Path]) -> None:
     first = [(i.name, _kind(i), len(i.shape)) for i in reference.inputs]
     outputs = len(reference.outputs)
     for file, session in zip(files[1:], others, strict=True):
-        other = [(i.name, _kind(i), len(i.shape)) for i in session.inputs]
+        matched = in_order_of(reference, session).inputs
+        other = [(i.name, _kind(i), len(i.shape)) for i in matched]
         names, own = ([name for name, *_ in inputs] for inputs in (first, other))
-        if own != names and sorted(own) == sorted(names):
-            raise DataError(
-                f"{file.name} takes the inputs of {files[0].name} in another order "
-                f"({', '.join(own)})",
-                OtherFile(f"export it with the order {', '.join(names)}"),
-            )
         cached = [any(name.startswith(_KV_CACHE_PREFIX) for name in each) for each in (names, own)]
         if cached[0] != cached[1]:
             with_cache, without = (files[0], file) if cached[0] else (file, files[0])

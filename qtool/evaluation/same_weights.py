@@ -26,6 +26,8 @@ _MOST = (128, 512)  # rows and columns of a tensor that are compared
 _TENSORS = 32
 _ROUNDS = 8
 _ALIKE = 0.5  # correlation of codes and weights of one layer
+_BY_CHANCE = 1.5  # times the correlation that is expected of numbers at random
+_UNLIKE = 2  # weights of a shape that are like none: one may be stored in another order
 _STEPS = 0.65  # deviation of the codes beyond which no rounding is
 _GPTQ_STEPS = 1.2  # the same where the record has GPTQ: 0.96 on inputs of rank 3, 128 wide
 _ORDERS = {
@@ -44,11 +46,14 @@ class WeightDeviation:
         layers: number of weights that were compared.
         other: number of those that no rounding of the float weights makes.
         steps: median root mean square deviation, in steps of the codes.
+        unlike: number of other weights, which are no more like a float weight of their shape than
+            numbers at random are.
     """
 
     layers: int
     other: int
     steps: float
+    unlike: int = 0
 
     @property
     def is_other(self) -> bool:
@@ -91,6 +96,12 @@ def check_same_weights(file: ModelFile, floats: Iterable[Array], name: str) -> W
             f"{file.path.name} was made from",
             *OTHER_WEIGHTS,
         )
+    if conversion is None and not weights.layers and weights.unlike >= _UNLIKE:
+        raise VerificationError(
+            f"none of {weights.unlike} weights is like one of {name}: it is not the model that "
+            f"{file.path.name} was made from",
+            *OTHER_WEIGHTS,
+        )
     return weights
 
 
@@ -100,8 +111,8 @@ def compare_weights(
     """Compare the codes of weights with float weights of the same shape.
 
     A row and a column of a weight may have any factor: folded BatchNorms, equalization and
-    SmoothQuant change no more. Weights without a similar float one are left out (packed, rotated,
-    or of another network, which its outputs show). Rounding to the nearest code deviates by 0.29
+    SmoothQuant change no more. Weights without a similar float one are left out (packed, rotated),
+    and counted where they are like none at all. Rounding to the nearest code deviates by 0.29
     steps, up or down at random by 0.58; GPTQ, which also moves later weights, by 0.3 to 0.6 in the
     median of a network.
 
@@ -114,17 +125,23 @@ def compare_weights(
     codes = [a for a in stored if a.ndim in _ORDERS and min(_matrix(a).shape) >= _LEAST]
     real = [a for a in map(np.squeeze, floats) if a.dtype.kind == "f" and a.ndim in _ORDERS]
     chosen = codes[:: max(1, len(codes) // _TENSORS)]
-    each = (_deviation(code, real) for code in chosen)
-    steps = [deviation for deviation in each if deviation is not None]
+    each = [_deviation(code, real) for code in chosen]
+    steps = [deviation for deviation in each if deviation not in (None, np.inf)]
     other = sum(deviation > limit for deviation in steps)
-    return WeightDeviation(len(steps), other, float(np.median(steps)) if steps else 0.0)
+    median = float(np.median(steps)) if steps else 0.0
+    return WeightDeviation(len(steps), other, median, each.count(np.inf))
 
 
 def _deviation(code: Array, floats: Iterable[Array]) -> float | None:
-    """Return the steps that codes are from the most similar float weight; None if none is."""
+    """Return the steps that codes are from the most similar float weight; None if none is, infinite
+    if those of its shape are like it by chance alone."""
     own = _matrix(code)
-    fits = (_fit(own, _matrix(each)) for each in _candidates(code, floats))
-    return min((steps for steps, like in fits if like >= _ALIKE), default=None)
+    fits = [_fit(own, _matrix(each)) for each in _candidates(code, floats)]
+    alike = [steps for steps, like in fits if like >= _ALIKE]
+    chance = _BY_CHANCE * np.sqrt(sum(own.shape) / own.size)  # of a factor per row and column
+    if not alike and fits and max(like for _, like in fits) <= chance < _ALIKE:
+        return np.inf
+    return min(alike, default=None)
 
 
 def _candidates(code: Array, floats: Iterable[Array]) -> Iterator[Array]:

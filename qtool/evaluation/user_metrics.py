@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_model
+from qtool.backends.formats import open_like, open_model
 from qtool.core.array_batches import is_array, whole_arrays, whole_texts
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
@@ -45,7 +45,7 @@ def user_metrics(
     Raises:
         DataError: the function raises, returns NaN or a non-number, or other names per model.
     """
-    results = [call_metrics(function, file, where, runtime) for file in files]
+    results = [call_metrics(function, file, where, runtime, files[0]) for file in files]
     names = list(results[0])
     if different := next(
         (set(names) ^ set(other) for other in results if set(other) != set(names)), None
@@ -62,15 +62,21 @@ def user_metrics(
 
 
 def call_metrics(
-    function: Callable[[Any], Any], file: Path, where: str, runtime: str = NATIVE
+    function: Callable[[Any], Any],
+    file: Path,
+    where: str,
+    runtime: str = NATIVE,
+    like: Path | None = None,
 ) -> dict[str, Array]:
     """Return the metrics of the user's function on one file: a number or [samples], by name.
+
+    The file is called in the order of the inputs and outputs of `like`, if it has the same names.
 
     Raises:
         DataError: as for `user_metrics`.
     """
     try:
-        result = function(FileFunction(file, runtime))
+        result = function(FileFunction(file, runtime, like))
     except (Exception, SystemExit) as error:
         why = f"{describe(error)}{user_place(error)}"
         raise DataError(f"{where} failed on {file.name}: {why}") from error
@@ -160,9 +166,10 @@ class FileFunction:
     arrays.
     """
 
-    def __init__(self, file: Path, runtime: str = NATIVE) -> None:
+    def __init__(self, file: Path, runtime: str = NATIVE, like: Path | None = None) -> None:
         self.file = file
-        self.session = open_model(file, runtime=runtime)
+        first = open_model(like or file, runtime=runtime)
+        self.session = open_like(first, file, runtime=runtime)
         self.feeder = Feeder(self.session)
         self.calls = itertools.count()
 

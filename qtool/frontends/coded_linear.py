@@ -12,6 +12,7 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.formats import quantity
+from qtool.core.graph import torch_ops
 from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import Argument, Omission
 from qtool.planning.plan import Execution, Kind, QuantPlan
@@ -19,6 +20,10 @@ from qtool.planning.recipe import DEFAULT_ACCURACY, Recipe, Rule
 
 _MODES = {2: "weight-only-int2", 4: "weight-only-int4", 8: "weight-only"}
 _DYNAMIC, _WEIGHTS = "dynamic", "weight-only"
+
+
+STACKED = "qtool_codes"
+"""Attribute of a mixture of experts: parameter -> its `WeightCodes`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,9 @@ class CodedLinear(nn.Linear):
 def codes_of(model: nn.Module) -> Mapping[str, WeightCodes]:
     """Return parameter -> codes of the weights that a model has as codes."""
     layers = ((n, m) for n, m in model.named_modules() if isinstance(m, CodedLinear))
-    return {f"{name}.weight": layer.codes for name, layer in layers}
+    stacks = ((n, m.__dict__.get(STACKED, {})) for n, m in model.named_modules())
+    experts = {f"{n}.{part}": own for n, codes in stacks for part, own in codes.items()}
+    return experts | {f"{name}.weight": layer.codes for name, layer in layers}
 
 
 def notes_on_codes(codes: Mapping[str, WeightCodes]) -> tuple[str, ...]:
@@ -174,12 +181,13 @@ def check_unchanged(
 
 
 def _layers(codes: Mapping[str, WeightCodes], graph: fx.Graph) -> Iterator[tuple[str, str]]:
-    """Yield the linear layers that read these weights: node, parameter."""
+    """Yield the linear layers and experts that read these weights: node, parameter."""
     for node in G.calls(graph):
-        if node.target is torch.ops.aten.linear.default:
-            tensor = str(G.source(node, 1).target)
-            if tensor in codes:
-                yield G.name_of(node), tensor
+        name = G.name_of(node)
+        linear = node.target is torch.ops.aten.linear.default
+        tensor = str(G.source(node, 1).target) if linear else name  # experts have that of theirs
+        if (linear or node.target is torch_ops.expert_linear) and tensor in codes:
+            yield name, tensor
 
 
 def _describe(params: QuantParams) -> str:

@@ -59,7 +59,8 @@ def share_drop(hits: Array, others: Array, confidence: float) -> Drop:
 
     Args:
         hits, others: bool [samples], of the float file and of the other one. Where the float file
-            hits every sample, the interval is the exact one of a share, else Tango's.
+            hits every sample, or both the same ones, the interval is the exact one of a share, else
+            Tango's.
         confidence: probability that the drop is on the inner side of one end.
     """
     total, both = len(hits), 2 * confidence - 1
@@ -68,6 +69,9 @@ def share_drop(hits: Array, others: Array, confidence: float) -> Drop:
     def ends(factor: float) -> Ends:
         if hits.all():
             return exact_share_interval(lost * factor, total * factor, both)
+        if not lost and not gained:  # where Tango's is too short
+            _, most = exact_share_interval(0, total * factor, both)
+            return -most, most
         interval = paired_share_interval(lost * factor, gained * factor, total * factor, both)
         return interval.low, interval.high
 

@@ -171,7 +171,7 @@ class Estimate(JsonRecord):
     @property
     def source(self) -> str:
         """The number and kind of the samples, in words."""
-        kind = "new sample" if self.kind == ESTIMATE else "calibration sample"
+        kind = "held-out sample" if self.kind == ESTIMATE else "calibration sample"
         later = f", from token {self.cached + 1} on" if self.cached else ""
         batch = f", batch {self.batch}" if self.batch > 1 else " one by one" if self.batch else ""
         return f"{formats.quantity(self.samples, kind)}{batch}{later}"

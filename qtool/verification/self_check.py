@@ -178,5 +178,7 @@ class FileCheck(Result, Exactness):
         if self.not_compared:
             alone = self.sessions is not None and not self.self_test.present
             how = "in two settings of the runtime" if alone else "by its self-test"
+            if alone and self.sessions is not None and not self.sessions.is_compared:
+                return "it runs; with torch the integer engine verifies it"
             reason = f"{how}; the engine was not compared"
         return f"{verdict}: {reason}" if reason else verdict

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 from torch import nn
@@ -41,6 +43,20 @@ def test_layouts_of_folders_are_for_folders(tmp_path: Path) -> None:
         qtool.quantize_to_file(
             nn.Linear(2, 2), [], tmp_path / "out", file=qtool.FileOptions(layout="genai")
         )
+
+
+def test_the_float_model_is_written_next_to_the_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 4).eval(), torch.randn(32, 8)
+    plain = tmp_path / "float.onnx"
+    options = qtool.FileOptions(timing=0, float_file=plain)
+    file = qtool.quantize_to_file(model, [x], tmp_path / "m.onnx", file=options)
+    (outputs,) = ort.InferenceSession(str(plain)).run(None, {"input": x.numpy()})
+    assert np.allclose(outputs, model(x).detach(), atol=1e-6)
+    assert qtool.gate(file.path, plain, [x]).metric is not None
+    same = qtool.FileOptions(float_file=file.path)
+    with pytest.raises(qtool.FileError, match="is an input; name another"):
+        qtool.quantize_to_file(model, [x], file.path, file=same)
 
 
 def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None:

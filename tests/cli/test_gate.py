@@ -46,6 +46,16 @@ def test_the_example_and_what_it_writes(files: Cli) -> None:
     assert document["previous"]["metrics"]["top-1"] == document["metric"]["value"]
 
 
+def test_swapped_files_are_not_comparable(files: Cli) -> None:
+    """And what an earlier run wrote is gone where this one ends in an error."""
+    own = ("--markdown", "m.md", *EVAL)
+    result = files("gate", "float.onnx", "--against", "digits.int8.onnx", *own, code=4)
+    assert "float.onnx is not quantized, and digits.int8.onnx is" in result.stdout
+    assert "the other way round" in Path("m.md").read_text()
+    files("gate", "none.onnx", "--against", "float.onnx", *own, code=2)
+    assert not Path("m.md").exists()
+
+
 def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script as the shell of a runner does, with qtool installed as the action does."""
     path = folder / "qtool" / "bin"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,8 +14,10 @@ from onnx import TensorProto, helper
 import qtool
 from qtool.core.errors import DataError
 from qtool.evaluation.feeder import Feeder, file_inputs, measure_outputs
+from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.user_metrics import user_metrics
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.onnx_files import linear_file
 
@@ -127,19 +130,31 @@ def test_random_inputs_reach_a_little_beyond_the_range(tmp_path: Path) -> None:
     assert not np.array_equal(next(random_inputs(path, 600, 256, seed=1))[0], again[0])
 
 
-def test_equal_names_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_equal_names_in_another_order_are_matched_by_name(tmp_path: Path) -> None:
+    """Other tools order inputs and outputs otherwise: every command computes the same."""
     files = []
-    for order in ("ab", "ba"):
+    for order, results in (("ab", "xy"), ("ba", "yx")):
         values = [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in (*order, "y")
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3])
+            for n in (*order, *results)
         ]
-        graph = helper.make_graph(
-            [helper.make_node("Sub", ["a", "b"], ["y"])], "difference", values[:2], values[2:]
-        )
+        nodes = [helper.make_node(k, ["a", "b"], [n]) for k, n in (("Sub", "x"), ("Add", "y"))]
+        graph = helper.make_graph(nodes, "results", values[:2], values[2:])
         opsets = [helper.make_opsetid("", 21)]
         files.append(tmp_path / f"{order}.onnx")
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), files[-1])
-    with pytest.raises(
-        DataError, match=r"in another order \(b, a\); export it with the order a, b"
-    ):
-        check_same_inputs(files)
+    a, b = np.random.default_rng(0).normal(size=(2, 40, 3)).astype(np.float32)
+    data = [(a, b)]
+    accuracy = qtool.compare(files, data, options=ReportOptions(seconds=0.01)).accuracy
+    assert accuracy.models[1].sqnr_db is None  # no error at all
+    decided = qtool.gate(files[1], files[0], data, a - b, metric="mae", other_model=True)
+    assert decided.metric is not None
+    assert decided.metric.value == 0
+
+    def mean_of_x(model: Any) -> float:
+        return float(model(*data[0])[0].mean())
+
+    assert user_metrics(mean_of_x, files, "mean_of_x")[0].values == 2 * (
+        pytest.approx((a - b).mean()),
+    )
+    assert [n.name for n in profile_nodes(files, data[0], runs=1)]

@@ -207,3 +207,43 @@ def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
     file = open_file(tmp_path / "int8.onnx")
     assert compare_weights(file, floats).is_other
     check_same_weights(file, floats, "float.onnx")
+
+
+@pytest.mark.parametrize("code", [nearest, clipped])
+def test_weights_of_another_start_are_like_none(code: Callable[[Array], Array]) -> None:
+    """The same network trained from another seed, which may have the same accuracy."""
+
+    class OfAnotherTool(Stored):
+        path = Path("int8.onnx")
+
+        def conversion(self) -> None:
+            """Return nothing: another tool made it."""
+
+    draw = np.random.default_rng(7)
+    other = [code(draw.normal(size=shape) / 10) for shape in SHAPES]
+    result = compared(other)
+    assert (result.layers, result.unlike) == (0, len(SHAPES))
+    file = cast(ModelFile, OfAnotherTool(other))
+    with pytest.raises(VerificationError, match="none of 3 weights is like one of float"):
+        check_same_weights(file, weights(), "float")
+    own = cast(ModelFile, OfAnotherTool([code(weight) for weight in weights()]))
+    assert check_same_weights(own, weights(), "float").unlike == 0
+
+
+def test_codes_with_a_scale_for_each_block_are_left_out(tmp_path: Path) -> None:
+    """A factor for each row and column does not say what they stand for."""
+    real = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    blocks = real.reshape(64, 2, 32)
+    scale = np.abs(blocks).max(2) / 127 * np.array([1, 4], np.float32)
+    codes = np.rint(blocks / scale[..., None]).astype(np.int8).reshape(64, 64)
+    stored = [numpy_helper.from_array(a, n) for n, a in (("c", codes), ("s", scale))]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["c", "s"], ["w"], axis=1, block_size=32),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", 64]) for n in "xy"]
+    graph = helper.make_graph(nodes, "blocks", ports[:1], ports[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "blocks.onnx")
+    file = open_file(tmp_path / "blocks.onnx")
+    assert check_same_weights(file, [real], "float").layers == 0

@@ -81,9 +81,9 @@ def test_missing_extremes_and_few_samples_are_a_caution() -> None:
     assert even.caution is None
     short = replace(even, reach=1.8).caution
     assert "few samples may decide" in short
-    assert "reach 1.8 times as far as those of 64 new samples" in short
+    assert "reach 1.8 times as far as those of 64 held-out samples" in short
     few = estimate_outputs(errors(np.full(12, 0.01), 12), ESTIMATE).caution
-    assert "rare ones are not among 12 new samples" in few
+    assert "rare ones are not among 12 held-out samples" in few
     calibrated = estimate_outputs(errors(np.full(24, 0.01), 24), CALIBRATION).caution
     assert "none of 24 calibration samples was held out" in calibrated
 
@@ -93,7 +93,10 @@ def test_signal_in_few_samples_is_a_caution() -> None:
     loud[[3, 9, 20]] = 10  # 300 of 361 units of power
     estimate = estimate_outputs(OutputErrors.of(["y"], [loud], [loud + 0.01], 64), ESTIMATE)
     assert estimate.loud == pytest.approx(300 / 361, abs=1e-6)
-    assert "83.10 % of the signal is in the loudest 3 samples of 64 new samples" in estimate.caution
+    assert (
+        "83.10 % of the signal is in the loudest 3 samples of 64 held-out samples"
+        in estimate.caution
+    )
 
 
 @pytest.mark.parametrize(("decades", "said"), [(0.2, False), (1.0, True)])
@@ -114,7 +117,7 @@ def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> No
         estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE), batch=1, in_batches=InBatches(32, 33)
     )
     text = found.text(found.outputs)
-    assert "(median of 64 new samples one by one, 95 % interval " in text
+    assert "(median of 64 held-out samples one by one, 95 % interval " in text
     assert text.endswith("; in batches of 32 33.0 dB)")
 
 
@@ -131,5 +134,6 @@ def test_outputs_without_a_row_per_sample_have_no_interval() -> None:
     assert found.worst_db == pytest.approx(min(exact), abs=1e-3)
     assert found.interval_db == (None, None)
     assert (
-        found.text(found.outputs) == f"{np.median(exact):.1f} dB (32 new samples, batch by batch)"
+        found.text(found.outputs)
+        == f"{np.median(exact):.1f} dB (32 held-out samples, batch by batch)"
     )

@@ -250,7 +250,7 @@ def test_what_is_expected_comes_from_samples_that_nothing_in_the_file_was_made_o
         assert high - low < 2
         pooled = 10 * np.log10(power[0].sum() / power[1].sum())
         assert found.pooled_db == pytest.approx(pooled, abs=1)
-        assert f"median of {found.samples} new samples" in str(result.summary())
+        assert f"median of {found.samples} held-out samples" in str(result.summary())
         simulated = model.fidelity.estimate  # without a file
         assert simulated.median_db == pytest.approx(found.median_db, abs=0.5)
 

@@ -172,7 +172,7 @@ def _node_row(
     reason = "" if integer else _why_float(node, source)
     weights = kernel in _WEIGHT_ONLY
     if kernel_node is not None and weights:
-        reason = _slow_level(kernel_node) or reason
+        reason = _slow_level(kernel_node) or "its weights alone are quantized"
     return AuditRow(name, node.op_type, kernel, integer, count or 0, reason, weights, known)
 
 

@@ -58,9 +58,14 @@ class CachedDecoder:
             )
         self._in_place = _is_in_place(path)
         size = capacity if self._in_place else 0
-        self._present, self.length = dict(zip([i.name for i in past], present, strict=True)), 0
+        self._present = dict(zip([i.name for i in past], present, strict=True))
         # an OrtValue does not own them
         self._buffers = {i.name: _buffer(path, i, size) for i in past}
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin another text."""
+        self.length = 0
         self._cache = {
             name: ort.OrtValue.ortvalue_from_numpy(buffer) for name, buffer in self._buffers.items()
         }

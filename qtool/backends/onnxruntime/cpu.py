@@ -33,6 +33,8 @@ _RESULTS = {
     "e397372eeb415cb1": "onnxruntime-wasm",
 }
 """Digest of the results of the model -> the profile whose kernels give them."""
+SATURATING = ("onnxruntime-avx2",)
+"""Profiles that add pairs of products of uint8 and int8 codes with saturation."""
 
 
 @cache

@@ -128,8 +128,10 @@ class OnnxFile:
 
     def constants(self) -> Iterator[Array]:
         graph = OnnxModel.of(self.path).graph
+        in_blocks = {v for n in graph if n.attributes.get("block_size") for v in n.inputs}
         values = (*graph.initializers.values(), *(v for n in graph for v in n.outputs))
-        return (a for a in map(array_of, values) if a is not None and a.dtype != object)
+        arrays = (array_of(value) for value in values if value not in in_blocks)
+        return (a for a in arrays if a is not None and a.dtype != object)
 
     def notes(self) -> str:
         return self.self_test()

@@ -173,6 +173,20 @@ class FloatGraph:
             batch_size = (f"the file is valid from {fewest} samples on: {_BRANCHES}",)
         return (*batch_size, *self.size_conditions)
 
+    def largest_sizes(self) -> tuple[str, ...]:
+        """Return a sentence for each open size behind the samples that has a limit, as the number
+        of tokens of a model with a table of positions."""
+        names = {size for i in self.inputs for size in i.shape[1:] if isinstance(size, str)}
+        most = {
+            self.dims.get(str(symbol), ""): bounds.upper
+            for symbol, bounds in self.constraints.items()
+            if bounds.upper.is_Integer
+        }
+        return tuple(
+            f"'{name}' is at most {most[name]} in the file: the model computes no longer one"
+            for name in sorted(names & most.keys())
+        )
+
     def batch_size_range(self) -> tuple[int, int | None]:
         """Return the smallest and the largest batch size of the graph; None: no limit."""
         names = {i.shape[0] for i in self.inputs if _has_dynamic_batch(i)}

@@ -18,6 +18,8 @@ _RUN = 0.02  # share of equal samples in a row beyond which the data is cut off,
 _OUTSIDE = 0.1  # share of values outside of the range of an input: calibration clips far fewer
 _USED = 1 / 16  # share of that range that values use at least
 
+_CAUSES = "check the preprocessing, and what the file was calibrated on"
+
 
 class DataChecks:
     """What the inputs of all batches say."""
@@ -109,10 +111,10 @@ class _InputValues:
         made = f"{low:.3g} to {high:.3g} of '{self._name}', for which the file was made"
         if self._outside > _OUTSIDE * self._count:
             share = percent(self._outside / self._count)
-            return f"{share} of the values are outside of {made}; check the preprocessing"
+            return f"{share} of the values are outside of {made}; {_CAUSES}"
         if 0 < self._high - self._low < _USED * (high - low):
             ends = f"{self._low:.3g} to {self._high:.3g}"
-            return f"the values, {ends}, are a small part of {made}; check the preprocessing"
+            return f"the values, {ends}, are a small part of {made}; {_CAUSES}"
         return ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_file, open_model
+from qtool.backends.formats import open_file, open_like
 from qtool.core.errors import DataError
 from qtool.core.output_evidence import Evidence
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
@@ -54,7 +54,8 @@ class FilePass:
             BatchSizeError: FILE has a fixed number of samples, and a batch another one.
         """
         if not self._opened.takes_one_sample:
-            inputs = open_model(files[1], runtime=self._runtime).inputs
+            like = self.reference.session
+            inputs = open_like(like, files[1], runtime=self._runtime).inputs
             data = fitting_batches(data, inputs, files[1].name)
         measured = measure_arrays(
             files, data, runtime=self._runtime, reference=self.reference, watch=self._watch

@@ -138,7 +138,7 @@ def _with(result: GateResult, *checks: GateCheck) -> GateResult:
 
 def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[GateCheck]:
     """Yield what both files say before they run on data; the first that is not accepted ends it."""
-    if open_file(against).is_quantized:
+    if quantized := open_file(against).is_quantized:
         log_note(f"{against.name} is quantized itself; the drop is not the one from a float file")
     open_model(against, runtime=options.runtime)
     if not file.is_file():
@@ -154,6 +154,11 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
             raise
         yield GateCheck("file", Outcome.REGRESSION, f"it cannot be run: {error}")
         return
+    if not opened.is_quantized:
+        text = f"{file.name} is not quantized"
+        if quantized:
+            text += f", and {against.name} is: give them the other way round"
+        yield GateCheck("file", Outcome.NOT_COMPARABLE if quantized else Outcome.ACCEPTED, text)
     if test.present or test.unmodified is False:
         outcome = Outcome.ACCEPTED if test.passed else Outcome.REGRESSION
         yield GateCheck("file", outcome, "; ".join(text for _, text in test.rows()))

@@ -29,17 +29,21 @@ class Phase:
         inputs: arrays in the order of the file's inputs.
         tokens: new tokens of each text; 0 for a model without phases.
         cached: tokens of each text in the KV cache.
+        sizes: see `Timing`.
     """
 
     name: str
     inputs: Sequence[Array]
     tokens: int = 0
     cached: int = 0
+    sizes: str = ""
 
     def time(self, files: Sequence[str | Path], **options: Any) -> Timing:
         """Return the timing of files in this phase; options as for `time_files`."""
         timing = time_files(files, self.inputs, **options)
-        return replace(timing, phase=self.name, tokens=self.tokens, cached=self.cached)
+        return replace(
+            timing, phase=self.name, tokens=self.tokens, cached=self.cached, sizes=self.sizes
+        )
 
     def profile(
         self, files: Sequence[Path], names: Sequence[str], timing: Timing, runs: int = RUNS
@@ -71,7 +75,7 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     model = open_model(file)
     place = find_language_model(model, arrays)
     if place is None:
-        return (Phase("", arrays),)
+        return (Phase("", arrays, sizes=_open_sizes(model, arrays)),)
     length = arrays[place.ids].shape[1]
     if not place.cache:
         return (Phase(PROMPT, arrays, length),)
@@ -82,6 +86,17 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     )
     accepted = tuple(p for p in candidates if _runs(model, p.inputs))
     return accepted or (Phase("", arrays),)
+
+
+def _open_sizes(model: Session, arrays: Sequence[Array]) -> str:
+    """Return the sizes behind the samples that a model leaves open, if their names are words."""
+    sizes = {
+        name: size
+        for port, array in zip(model.inputs, arrays, strict=True)
+        for name, size in zip(port.shape[1:], array.shape[1:], strict=False)
+        if isinstance(name, str) and name.replace("_", "").isalpha()
+    }
+    return ", ".join(f"{name} {size}" for name, size in sizes.items())
 
 
 def time_first(

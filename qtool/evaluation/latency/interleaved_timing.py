@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.formats import open_model
-from qtool.backends.session import Clock
+from qtool.backends.session import Clock, in_order_of
 from qtool.core import formats
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
@@ -93,6 +93,8 @@ class Timing:
             others in the KV cache); "" for any other model.
         tokens: new tokens of each text; 0 without a phase.
         cached: tokens of each text in the KV cache.
+        sizes: sizes of the batch that the first model leaves open, as "sequence 12"; "" without,
+            and with a phase.
     """
 
     batch: int
@@ -104,6 +106,7 @@ class Timing:
     phase: str = ""
     tokens: int = 0
     cached: int = 0
+    sizes: str = ""
 
     @property
     def conditions(self) -> tuple[int, int]:
@@ -114,7 +117,7 @@ class Timing:
     def what(self) -> str:
         """What was timed: "batch 1, 1 thread", of a decoder after its phase."""
         threads = quantity(self.threads, "thread")
-        size = f"batch {self.batch}, {threads}"
+        size = ", ".join(filter(None, [f"batch {self.batch}", self.sizes, threads]))
         if self.phase == STEP:
             return f"step with {self.cached} cached tokens, {size}"
         return f"prompt of {self.tokens} tokens, {size}" if self.phase else size
@@ -177,6 +180,8 @@ def _rounds(
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
     sessions = [open_model(f, threads, runtime) for f in files]
+    if len(inputs) > 1:
+        sessions = [in_order_of(sessions[0], each) for each in sessions]
     runs = [partial(s.seconds, inputs, clock=clock) for s in sessions]
     in_a_row = _measurable(runs, in_a_row)
     first = 0

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_file
+from qtool.backends.formats import open_file, open_model
 from qtool.backends.model_file import NodeKernel
+from qtool.backends.session import positions
 from qtool.core import formats
 from qtool.core.value_names import layers_of_joint
 
@@ -67,7 +68,14 @@ def profile_nodes(
         VerificationError: a file does not run.
     """
     opened = [open_file(file) for file in files]
-    tables = [dict(file.node_times(inputs, threads, runs)) for file in opened]
+    orders = [[*range(len(inputs))]] * len(files)
+    if len(inputs) > 1:
+        ports = [open_model(file).inputs for file in files]
+        orders = [positions(own, ports[0]) for own in ports]
+    tables = [
+        dict(file.node_times([inputs[i] for i in order], threads, runs))
+        for file, order in zip(opened, orders, strict=True)
+    ]
     known = {name for table in tables for name in table}
     for joint in sorted(known):
         if layers := layers_of_joint(joint, known):

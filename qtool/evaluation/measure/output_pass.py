@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.formats import open_file, open_model
+from qtool.backends.formats import open_file, open_like, open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
@@ -133,7 +133,7 @@ class FirstBatches:
             samples: batches are kept until they have as many, at least one.
             inputs: inputs of the files.
         """
-        self._wanted, self._samples, self._inputs = samples, 0, inputs
+        self._wanted, self._samples, self.inputs = samples, 0, inputs
         self._batches: list[Arrays] = []
 
     def add(self, arrays: Arrays) -> None:
@@ -145,7 +145,7 @@ class FirstBatches:
         """Return the first batches of equal shapes as one, until they have a number of samples; the
         first alone if the files have a fixed batch size."""
         parts = self._of_equal_shapes(samples)
-        fixed = any(i.shape and isinstance(i.shape[0], int) for i in self._inputs)
+        fixed = any(i.shape and isinstance(i.shape[0], int) for i in self.inputs)
         if fixed or not parts[0][0].ndim:
             return parts[0]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -163,7 +163,7 @@ class FirstBatches:
 
     def by_name(self) -> list[dict[str, Array]]:
         """Return the batches by the names of the inputs."""
-        names = [i.name for i in self._inputs]
+        names = [i.name for i in self.inputs]
         return [dict(zip(names, arrays, strict=True)) for arrays in self._batches]
 
     def _of_equal_shapes(self, samples: int) -> list[Arrays]:
@@ -209,7 +209,7 @@ def measure_arrays(
         VerificationError: a file does not run.
     """
     reference = reference or Reference(files[0], runtime)
-    sessions = [open_model(f, runtime=runtime) for f in files[1:]]
+    sessions = [open_like(reference.session, f, runtime=runtime) for f in files[1:]]
     reference.compare_with(files[1:])
     ranges = [_ranges(f, reference.session) for f in files]
     statistics = _Accumulator(store or Store())
@@ -257,7 +257,7 @@ def _evidence(file: Path, compared: Sequence[Path]) -> dict[str, Evidence]:
 def _ranges(file: Path, reference: Session) -> Ranges:
     """Return the ranges of the float inputs of a file, whose inputs are those of the reference."""
     known = open_file(file).input_ranges()
-    names = [port.name for port in open_model(file).inputs] if known else []
+    names = [port.name for port in open_like(reference, file).inputs] if known else []
     return {
         i: known[name]
         for i, (name, port) in enumerate(zip(names, reference.inputs, strict=False))

@@ -12,7 +12,7 @@ import numpy as np
 
 from qtool.core.errors import DataError, describe
 from qtool.core.file_forms import IMAGES, SOUNDS
-from qtool.core.log import unlogged
+from qtool.core.log import log_note, unlogged
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
@@ -271,6 +271,9 @@ def _table(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
         row = _row(dict(zip(table, cells, strict=True)), f"{path}, row {at + 1}", columns, label)
         inside = isinstance(row.image, str) and not is_file(row.image)
         rows.append(replace(row, image=path.parent / row.image) if inside else row)
+    texts = [name for name, cells in table.items() if rows and cells[0] == rows[0].text is not None]
+    if texts and len(table) > 1 and not columns:
+        log_note(f"the texts are those of the column '{texts[0]}' of {path.name}")
     return rows
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from qtool.core.atomic import write_atomic
 from qtool.core.errors import DataError
+from qtool.core.log import log_note
 from qtool.core.path_arguments import QUANTIZE_CONFIG
 from qtool.core.sentence_pooling import stored_poolings
 from qtool.frontends.huggingface import folder_layout
@@ -100,6 +101,9 @@ def write_companions(
             )
         if not _write(folder / name, data):
             kept.append(folder / name)
+    names = sorted({p.name for p in copies} - {p.name for p in kept})
+    if layout is None and names:
+        log_note(f"{', '.join(names)} of {source.name} lie next to {path.name}")
     return kept
 
 

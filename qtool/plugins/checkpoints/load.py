@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from qtool import observers
 from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.schemes import KERNEL_BLOCKS
 from qtool.core.types import INT2, INT4, INT8, UINT2, UINT4, UINT8
-from qtool.frontends.coded_linear import CodedLinear, WeightCodes
+from qtool.frontends.coded_linear import STACKED, CodedLinear, WeightCodes
 from qtool.frontends.huggingface.meta_init import build_model, init_empty_weights, stored_names
-from qtool.frontends.huggingface.safetensors_files import StoredTensor, WeightFiles
+from qtool.frontends.huggingface.safetensors_files import StoredTensor, WeightFiles, stacked_experts
 from qtool.plugins.checkpoints.formats import read_awq, read_compressed, read_gptq
 from qtool.plugins.checkpoints.record import AGAIN, CheckpointError, Stored, Tensors
 
@@ -85,6 +85,10 @@ def load_checkpoint(
                 raise CheckpointError(f"{path}: '{owner}' has codes, and is no Linear but {kind}")
             with files.errors_of(stored):
                 model.set_submodule(owner, _layer(files.codes.pop(stored), module.bias))
+        elif rows := files.experts(stored):
+            with files.errors_of(stored):
+                module._parameters[part], codes = _experts(rows)
+            setattr(module, STACKED, {**getattr(module, STACKED, {}), part: codes})
         elif part in module._parameters:
             own = id(module._parameters[part])
             shared.setdefault(own, nn.Parameter(files.read(stored), requires_grad=False))
@@ -116,6 +120,22 @@ class _CodedFiles(WeightFiles):
             for name in names.values():
                 del self.tensors[name]
             self.tensors[weight] = StoredTensor(file, tuple(codes.codes.shape))
+        self.stacks = stacked_experts(self.tensors)
+
+    def experts(self, name: str) -> list[list[Stored]]:
+        """Return the codes of a stack, the parts of each expert; [] of another tensor.
+
+        Raises:
+            CheckpointError: some parts have codes, and others have none.
+        """
+        parts = self.stacks.get(name, ())
+        coded = [part in self.codes for each in parts for part in each]
+        if not any(coded):
+            return []
+        with self.errors_of(name):
+            if not all(coded):
+                raise CheckpointError("some of its experts have codes, and others have none")
+        return [[self.codes.pop(part) for part in each] for each in parts]
 
     @contextmanager
     def errors_of(self, weight: str) -> Iterator[None]:
@@ -144,11 +164,41 @@ def _layer(stored: Stored, bias: nn.Parameter | None) -> CodedLinear:
     if stored.groups is not None:
         order = torch.argsort(stored.groups, stable=True)
         codes = codes[:, order]
+    weight, params = _dequantized(stored, codes)
+    return CodedLinear(weight, bias, WeightCodes(params, stored.dynamic), order)
+
+
+def _experts(experts: Sequence[Sequence[Stored]]) -> tuple[nn.Parameter, WeightCodes]:
+    """Return the weight of all experts, [experts, outputs, inputs], and its codes.
+
+    Rows of gate and up are in turn among the codes, as `passes.experts` stores them.
+    """
+    every = [part for parts in experts for part in parts]
+    forms = {(s.bits, s.group, s.codes.shape, s.dynamic, s.zero is None) for s in every}
+    if len(forms) > 1:
+        raise CheckpointError("its experts have codes of several forms")
+    if any(s.groups is not None for s in every):
+        raise CheckpointError("its inputs are in an order of their own, and experts share them")
+
+    def rows(kind: str) -> torch.Tensor:
+        own = [torch.stack([getattr(part, kind) for part in parts], 1) for parts in experts]
+        return torch.stack(own).flatten(0, 2)
+
+    zero = None if every[0].zero is None else rows("zero")
+    stored = replace(every[0], codes=rows("codes"), scale=rows("scale"), zero=zero)
+    weight, params = _dequantized(stored, stored.codes)
+    halves = weight.unflatten(0, (len(experts), -1, len(experts[0]))).transpose(1, 2)
+    parameter = nn.Parameter(halves.flatten(1, 2), requires_grad=False)
+    return parameter, WeightCodes(params, stored.dynamic)
+
+
+def _dequantized(stored: Stored, codes: torch.Tensor) -> tuple[torch.Tensor, QuantParams]:
+    """Return the weight [outputs, inputs] of codes, and their parameters."""
     codes, params = _parameters(stored, codes)
     weight = params.dequantize(codes)
     if not weight.isfinite().all() or not torch.equal(params.quantize(weight), codes):
         raise CheckpointError("its scales are too small or too large for its codes", AGAIN)
-    return CodedLinear(weight, bias, WeightCodes(params, stored.dynamic), order)
+    return weight, params
 
 
 def _parameters(stored: Stored, codes: torch.Tensor) -> tuple[torch.Tensor, QuantParams]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,3 +67,29 @@ def test_the_mean_difference_has_a_limit(mean: float, passed: bool) -> None:
     assert check.passed == passed
     assert ("not verified" in str(check)) != passed
     assert ("in two settings of the runtime" in str(check)) == passed
+
+
+def test_outputs_without_a_finite_value_are_not_verified(tmp_path: Path) -> None:
+    end = "f = DequantizeLinear (pq, s, z)\n  n = Sub (f, f)\n  y = Div (n, n)"
+    check = compare_sessions(file(tmp_path, end), batches(8))
+    assert (check.not_finite, check.passed) == (("y",), False)
+    assert ("outputs", "NaN or Inf in every value: y") in check.rows()
+
+
+def test_what_is_integer_as_written_is_not_compared(tmp_path: Path) -> None:
+    text = QDQ.format(codes=CODES, end="y = DequantizeLinear (pq, s, z)", rows="n")
+    integer = "pq = QLinearMatMul (q, s, z, c, s, w, s, z)"
+    lines = [line for line in text.splitlines() if not line.strip().startswith(("d ", "k ", "p "))]
+    written = "\n".join(lines).replace("pq = QuantizeLinear (p, s, z)", integer)
+    onnx.save(onnx.parser.parse_model(written), tmp_path / "integer.onnx")
+    sessions = compare_sessions(tmp_path / "integer.onnx", batches(8))
+    assert not sessions.is_compared
+    check = FileCheck(0, 0, 0, 0.0, None, 0, not_compared="no torch", sessions=sessions)
+    assert "it runs; with torch the integer engine verifies it" in str(check)
+    assert "so that nothing was compared" in str(check)
+
+
+def test_a_cpu_that_saturates_is_named() -> None:
+    differs = SessionCheck(8, (8,), Difference(40.0, 9.0), Coverage("onnxruntime", ()))
+    assert not any("reduce_range" in text for _, text in differs.rows())
+    assert any("reduce_range" in t for _, t in replace(differs, saturates=True).rows())

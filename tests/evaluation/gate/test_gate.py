@@ -114,7 +114,7 @@ CASES: dict[str, Case] = {
     "f1": (small(1e-4), X, {"metric": "f1"}, "accepted", "F1"),
     "mean absolute error": (
         *(small(1e-4), X, {"metric": "mae", "labels": NUMBERS, "max_drop": None}),
-        *("accepted", "MAE  0.7"),
+        *("accepted", "MAE   0.7"),
     ),
     "mean squared error": (
         *(0.9 * WEIGHT, X, {"metric": "mse", "labels": NUMBERS, "max_drop": None}),

@@ -101,15 +101,21 @@ def scheme(**weights: Any) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, method: Any, config: Mapping[str, Any], **options: Any) -> Weights:
-    """Write a folder of a Llama with codes; return its dequantized weights by their names."""
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.02}
-    model = llama(num_hidden_layers=1, **sizes)
+_LAYERS = ("proj.weight", "w1.weight", "w2.weight", "w3.weight")
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.02}
+
+
+def write(
+    folder: Path, method: Any, config: Mapping[str, Any], model: Any = None, **options: Any
+) -> Weights:
+    """Write a folder with codes, by default of a Llama; return its dequantized weights by their
+    names."""
+    model = model or llama(num_hidden_layers=1, **SIZES)
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
     stored = load_file(file)
     real = dict(stored)
-    for name in [n for n in stored if n.endswith("proj.weight")]:
+    for name in [n for n in stored if n.endswith(_LAYERS)]:
         tensors, real[name] = method(stored.pop(name), **options)
         stored |= {name.removesuffix("weight") + part: t for part, t in tensors.items()}
     save_file(stored, file)

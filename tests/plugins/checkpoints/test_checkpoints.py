@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 import qtool
 from qtool.core.errors import CaptureError, PlanError
 from qtool.frontends.coded_linear import CodedLinear
+from qtool.frontends.huggingface.safetensors_files import stacked_experts
 from tests.needs import needs_vnni
+from tests.passes.test_experts import mixture
 from tests.plugins.checkpoints import folders
 from tests.plugins.checkpoints.folders import LAYER, awq, compressed, configure, gptq, scheme, write
 
@@ -64,6 +66,14 @@ def weights_in(path: Path) -> list[np.ndarray]:
             sizes = {a.name: a.i for a in node.attribute}
             tensors = [stored[name] for name in node.input[1:4] if name]
             weights.append(_from_blocks(*tensors, **sizes))
+        if node.op_type == "QMoE":
+            sizes = {a.name: a.i for a in node.attribute}
+            for at in ((2, 3, 11), (5, 6, 12)):
+                names = [node.input[i] for i in at if i < len(node.input) and node.input[i]]
+                codes, *others = (stored[name] for name in names)
+                own = {"N": codes.shape[0] * codes.shape[1], "bits": sizes["expert_weight_bits"]}
+                own |= {"K": codes.shape[2] * 8 // own["bits"], "block_size": sizes["block_size"]}
+                weights.append(_from_blocks(codes, *others, **own))
     return weights
 
 
@@ -103,6 +113,60 @@ def test_the_file_has_the_codes_of_the_folder(name: str, tmp_path: Path) -> None
     file = quantized(tmp_path / "q")
     assert qtool.verify(file.path).passed
     assert rows(real[f"{n}.weight"] for n in layers) <= rows(weights_in(file.path))
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("Qwen3Moe", "zero points"),
+        pytest.param("Mixtral", "gptq", marks=pytest.mark.matrix),
+        pytest.param("Qwen3Moe", "int8 in packed words", marks=pytest.mark.matrix),
+        pytest.param("Qwen2Moe", "awq", marks=pytest.mark.matrix),
+    ],
+)
+def test_experts_have_the_codes_of_the_folder(family: str, name: str, tmp_path: Path) -> None:
+    method, config, options = FOLDERS[name]
+    model = mixture(family)
+    real = write(tmp_path / "q", method, config, model, **options)
+    loaded = qtool.load_model(tmp_path / "q")
+    stored = dict(loaded.named_parameters())
+    for stack, parts in stacked_experts(real).items():
+        own = torch.stack([torch.cat([real[part] for part in each]) for each in parts])
+        assert torch.equal(stored[stack], own)
+    assert qtool.verify(quantized(tmp_path / "q").path).passed
+    experts = [real[n] for n in real if ".experts." in n]
+    assert len(experts) == 12
+    assert rows(experts) <= rows(weights_in(tmp_path / "q.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        ("float", "some of its experts have codes, and others have none"),
+        ("order", "in an order of their own, and experts"),
+        ("8 bits", "its experts have codes of several forms"),
+    ],
+)
+def test_experts_of_several_forms_are_refused(form: str, problem: str, tmp_path: Path) -> None:
+    folder, layer = tmp_path / "q", "model.layers.0.mlp.experts.1.up_proj"
+    eight = {"targets": [f"re:{layer}"], "weights": INT4 | {"num_bits": 8}}
+    described = scheme(**INT4)
+    described["config_groups"] |= {"group_1": eight} if form == "8 bits" else {}
+    method: Any = compressed if form == "8 bits" else gptq
+    real = write(folder, method, described if form == "8 bits" else GPTQ, mixture("Qwen3Moe"))
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    own = {n: tensors.pop(n) for n in [*tensors] if n.startswith(f"{layer}.")}
+    weight = real[f"{layer}.weight"]
+    if form == "float":
+        own = {f"{layer}.weight": weight}
+    elif form == "order":
+        own[f"{layer}.g_idx"] = own[f"{layer}.g_idx"].flip(0).contiguous()
+    else:
+        own = {f"{layer}.{n}": t for n, t in compressed(weight, 8)[0].items()}
+    save_file(tensors | own, file)
+    with pytest.raises(CaptureError, match=problem):
+        qtool.load_model(folder)
 
 
 @pytest.mark.parametrize(
