@@ -60,7 +60,7 @@ test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
-matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages and examples, families of decoders, random networks, defects of libraries, and what it skipped last
+matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m matrix tests/matrix
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix --ignore tests/matrix
 	@[ ! -s $(SKIPPED) ] || $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal @$(SKIPPED) || [ $$? = 5 ]  # 5: all skip

@@ -104,7 +104,6 @@ def test_a_step_from_outside_is_judged(
     assert len(calls) == 3
 
 
-@pytest.mark.matrix
 def test_samples_of_single_batches_are_trained_together(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

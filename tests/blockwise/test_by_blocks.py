@@ -130,9 +130,7 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     return made(folder, path), path
 
 
-@pytest.mark.parametrize(
-    "mode", ["weight-only-int4", pytest.param("dynamic", marks=pytest.mark.matrix), "static"]
-)
+@pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
 def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
     how = {"mode": mode, "accuracy": "fast"}
@@ -152,14 +150,9 @@ CUTS, SMALL = {1 << 20: 1, 80_000: 2, BLOCK: 3}, {1 << 20: 1, 20_000: 7}
 """Size -> number of blocks."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("mode", "cuts"),
-    [
-        pytest.param("weight-only", SMALL, marks=pytest.mark.matrix),
-        ("weight-only-int4", SMALL),
-        ("static", {1 << 20: 1, BLOCK: 3}),
-        pytest.param("static", CUTS, marks=pytest.mark.matrix),
-    ],
+    ("mode", "cuts"), [("weight-only", SMALL), ("weight-only-int4", SMALL), ("static", CUTS)]
 )
 def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[int, int]) -> None:
     """Rounded weights and graph are the same: behind clamps, and in static models on the stream."""

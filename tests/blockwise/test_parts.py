@@ -40,9 +40,7 @@ def recorded(path: Path) -> dict[str, Any]:
     return recipe
 
 
-@pytest.mark.parametrize(
-    "mode", ["weight-only-int4", pytest.param("static", marks=pytest.mark.matrix)]
-)
+@pytest.mark.parametrize("mode", ["weight-only-int4", "static"])
 def test_a_recorded_partition_gives_the_same_bytes_with_any_memory(
     folder: Path, tmp_path: Path, mode: str
 ) -> None:

@@ -105,7 +105,6 @@ def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     return {"told": found, "solved": solved, "misfits": misfits(rank, folder, out)}
 
 
-@pytest.mark.matrix
 def test_the_bytes_are_those_of_one_process(
     folder: Path, alone: dict[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
@@ -159,7 +158,6 @@ def dies(rank: int, folder: Path, path: Path) -> None:
     made(folder, path, data=DataShard(samples(), rank, 2), **KINDS["trained"][1])
 
 
-@pytest.mark.matrix
 def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(
     folder: Path, alone: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: Any
 ) -> None:

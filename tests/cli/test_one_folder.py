@@ -75,10 +75,7 @@ def test_an_onnx_file_of_the_target_is_verified_in_its_runtime(cli: Cli) -> None
     assert result.parity.runtime == "toy 1.0"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(c, marks=pytest.mark.matrix) if c in ("report", "tune") else c for c in COMMANDS],
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_it(command: str, cli: Cli) -> None:
     assert "toy" in cli(*TOY, command, *COMMANDS[command]).output
 

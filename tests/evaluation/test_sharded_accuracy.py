@@ -68,7 +68,7 @@ def dealt(rank: int, size: int, whole: bool) -> Any:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("size", [2, 3, pytest.param(7, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("size", [2, 3, 7])
 def test_everything_is_in_the_order_of_the_data(size: int, whole: bool) -> None:
     known = joined([measured(b) for b in range(len(SIZES))])
     (labels, found), *others = values(run(size, dealt, size, whole))

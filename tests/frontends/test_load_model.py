@@ -1,6 +1,5 @@
 """Models and weights by name, as a command line gives them."""
 
-import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.load_model import load_model
 from qtool.frontends.named_objects import import_object
 from qtool.frontends.state_dicts import load_weights
+from tests.frontends.torch.test_exported_program import Malicious
 from tests.named_cases import named_cases
 
 FACTORIES = """
@@ -119,16 +119,6 @@ def test_weights_that_do_not_fit(tmp_path: Path, name: str, state: object, messa
     model = nn.Linear(3, 2)
     with pytest.raises(CaptureError, match=message):
         load_weights(model, tmp_path / name)
-
-
-class Malicious:
-    """Unpickling it makes a folder."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.mark),)
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["torch.save", "a bare pickle"])

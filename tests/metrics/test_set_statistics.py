@@ -1,4 +1,7 @@
-"""Statistics of sets, against values by hand and scikit-learn."""
+"""Statistics of sets, against values by hand and scikit-learn.
+
+What takes seconds to import is imported by the tests that need it: each process collects all tests.
+"""
 
 import numpy as np
 import pytest
@@ -13,8 +16,6 @@ from qtool.metrics.set_statistics import (
     word_errors,
 )
 
-metrics = pytest.importorskip("sklearn.metrics")
-stats = pytest.importorskip("scipy.stats")
 GENERATOR = np.random.default_rng(0)
 SCORES = GENERATOR.normal(size=(200, 4))
 CLASSES = GENERATOR.integers(0, 4, 200)
@@ -22,6 +23,8 @@ FLAGS = GENERATOR.random((200, 4)) < 0.3
 
 
 def test_f1() -> None:
+    from sklearn import metrics
+
     terms, _ = f1_terms(SCORES, SCORES, CLASSES)
     assert mean_f1(terms) == pytest.approx(
         metrics.f1_score(CLASSES, SCORES.argmax(1), average="macro")
@@ -31,11 +34,15 @@ def test_f1() -> None:
 
 
 def test_average_precision() -> None:
+    from sklearn import metrics
+
     expected = metrics.average_precision_score(FLAGS, SCORES, average="macro")
     assert average_precision(np.stack([SCORES, FLAGS], 1)) == pytest.approx(expected)
 
 
 def test_spearman() -> None:
+    from scipy import stats
+
     terms = np.stack([SCORES[:, 0], CLASSES], 1)
     assert rank_correlation(*terms.T) == pytest.approx(stats.spearmanr(*terms.T).statistic)
 

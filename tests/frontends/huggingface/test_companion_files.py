@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
-
-from transformers import BertConfig, BertModel
-
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
     js_pooling,
@@ -19,6 +15,8 @@ from qtool.frontends.huggingface.consumers import loading_lines
 from qtool.frontends.huggingface.folder_layout import JS, LAYOUTS
 from qtool.frontends.huggingface.model_card import CARD, MARK
 from tests.named_cases import cases
+
+library = pytest.importorskip("transformers")
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, opt
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
     (folder / "modules.json").write_text(json.dumps(modules))
     assert js_pooling(folder) == options
-    model = BertModel(BertConfig(num_hidden_layers=0, vocab_size=9))
+    model = library.BertModel(library.BertConfig(num_hidden_layers=0, vocab_size=9))
     for on_gpu in (False, True):
         lines = loading_lines(JS, model, "m.onnx", ["device"], on_gpu, options)
         assert any("webgpu" in line for line in lines) == on_gpu

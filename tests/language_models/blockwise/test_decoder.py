@@ -18,7 +18,6 @@ from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface import meta_init
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
-from tests.named_cases import cases
 
 TASK = "text-generation-with-past"
 LAYERS, HEADS, WIDTH, TOKENS = 2, 1, 32, 400
@@ -61,7 +60,7 @@ def feed(ids: torch.Tensor, cache: Any, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", [pytest.param("float", marks=pytest.mark.matrix), "int8"])
+@pytest.mark.parametrize("kind", ["float", "int8"])
 def test_the_file_of_a_model_in_memory(folder: Path, tmp_path: Path, kind: str) -> None:
     how: dict[str, Any] = {"mode": "weight-only", "accuracy": "fast"}
     found = qtool.quantize_by_blocks(
@@ -104,26 +103,21 @@ CUTS = {1 << 30: 1, 220_000: 2, 101_000: 6}
 """Size of a block -> number of blocks."""
 
 
-@cases(
-    "cache, cuts",
-    ("int8", {1 << 30: 1, 101_000: 6}),
-    pytest.param("int8", CUTS, marks=pytest.mark.matrix),
-    pytest.param("float", CUTS, marks=pytest.mark.matrix),
-)
+@pytest.mark.parametrize("cache", ["int8", "float"])
 def test_a_file_has_the_same_bytes_for_any_cut(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, cuts: dict[int, int]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
     monkeypatch.setattr(quantize, "split", lambda *_: ({}, set()))
     files, counts = set[bytes](), list[int]()
     how: dict[str, Any] = {"mode": "weight-only-int4", "recover": ["gptq"], "memory": 0}
     how |= {"task": TASK, "cache": cache}
-    for block in cuts:
+    for block in CUTS:
         path = tmp_path / str(block) / "net.onnx"
         path.parent.mkdir()
         found = qtool.quantize_by_blocks(folder, texts(), path, block=block, **how)
         counts.append(len(found.blocks))
         files.add(b"".join(f.read_bytes() for f in sorted(path.parent.iterdir())))
-    assert counts == list(cuts.values())
+    assert counts == list(CUTS.values())
     assert len(files) == 1
 
 
@@ -166,7 +160,7 @@ def perplexity(logits: np.ndarray, ids: torch.Tensor) -> float:
     return float((-scores.gather(2, ids[:, 1:, None]).mean()).exp())
 
 
-@pytest.mark.parametrize("cache", ["float", pytest.param("int8", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("cache", ["float", "int8"])
 def test_the_perplexity_on_new_texts_is_that_of_plain_runtimes(
     folder: Path, tmp_path: Path, cache: str
 ) -> None:

@@ -38,7 +38,7 @@ def export(source: Path, path: Path, attention: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("attention", ["fused", pytest.param("masked", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("attention", ["fused", "masked"])
 def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", attention)
     pieces = list[str]()
@@ -58,7 +58,6 @@ def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Pa
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-@pytest.mark.matrix
 def test_a_text_ends_with_a_token_that_ends_texts(model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", "fused")
     every = list(next_tokens(CachedDecoder(file, 40), [3, 4], GenerationOptions(9)))
@@ -110,7 +109,6 @@ def test_a_prompt_that_is_no_text(model: Path, tmp_path: Path) -> None:
         qtool.generate(tmp_path / "a.onnx", "\udcff", tokenizer=model)
 
 
-@pytest.mark.matrix
 def test_a_text_ends_with_the_context_of_the_model(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -41,7 +41,6 @@ def perplexity_of_transformers(folder: Path, texts: list[torch.Tensor]) -> float
     return float(np.exp(np.average(losses, weights=[ids.shape[1] - 1 for ids in texts])))
 
 
-@pytest.mark.matrix
 def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path: Path) -> None:
     words = library.AutoTokenizer.from_pretrained(folder)
     texts = [words(text, return_tensors="pt")["input_ids"] for text in [*TEXTS, "a dog"]]
@@ -89,11 +88,7 @@ def sliding_perplexity(
     return float(np.exp(total / count)), count
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("length", "stride"),
-    [(12, 5), *(pytest.param(*w, marks=pytest.mark.matrix) for w in ((8, 8), (100, 1)))],
-)
+@pytest.mark.parametrize(("length", "stride"), [(12, 5), (8, 8), (100, 1)])
 def test_windows_of_a_long_text_are_those_of_transformers(
     folder: Path, tmp_path: Path, length: int, stride: int
 ) -> None:

@@ -11,7 +11,6 @@ from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 library = pytest.importorskip("transformers")
 
 
-@pytest.mark.matrix
 def test_a_decoder_with_4_and_8_bits_is_judged_by_perplexity() -> None:
     torch.manual_seed(0)
     config = library.LlamaConfig(

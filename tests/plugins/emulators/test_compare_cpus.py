@@ -65,7 +65,7 @@ def test_the_same_machine_is_identical(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("op", ["Conv", pytest.param("Add", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("op", ["Conv", "Add"])
 def test_a_wrong_kernel_is_named(
     op: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +81,6 @@ def test_a_wrong_kernel_is_named(
     assert f"1 of {found.kernels} integer kernels give other results for equal codes" in remark
 
 
-@pytest.mark.matrix
 def test_what_differs_ahead_of_a_kernel_is_not_its_fault(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +114,6 @@ def test_codes_of_other_kernels_are_called_so(
     assert "changes which kernels run" in found.remarks()[-1]
 
 
-@pytest.mark.matrix
 def test_a_float_island_is_not_a_wrong_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +138,6 @@ def test_a_float_island_is_not_a_wrong_kernel(
     assert "LayerNormalization" in found.remarks()[0]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(("stems", "wrong"), [(("norm", "codes"), 0), ("*", 1)])
 def test_a_kernel_that_gives_floats(
     stems: object, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,11 @@
 """A small network for the tests of the search, and what a search of it needs."""
 
+from functools import cache
+
 import torch
 from torch import nn
+
+import qtool
 
 
 class Ladder(nn.Module):
@@ -29,3 +33,9 @@ def ladder() -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
         net.head.bias -= net(torch.randn(64, 3, 8, 8)).mean(0)
         net.head.weight *= 20
     return net, list(torch.randn(64, 3, 8, 8).split(32)), list(torch.randn(256, 3, 8, 8).split(64))
+
+
+@cache
+def captured_ladder() -> qtool.Captured:
+    net, batches, _ = ladder()
+    return qtool.capture_model(net, batches[0])

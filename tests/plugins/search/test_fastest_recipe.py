@@ -18,7 +18,7 @@ from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.plugins.search import candidate_files, recipe_for_speed
 from qtool.plugins.search.layer_costs import NodeCosts
-from tests.plugins.search.nets import ladder
+from tests.plugins.search.nets import captured_ladder, ladder
 
 LAYERS = ("first", "second", "third", "head")
 
@@ -46,8 +46,7 @@ def _time(file: Path, integers: Mapping[str, float]) -> float:
 
 
 def choice(**options: Any) -> qtool.FastestRecipe:
-    net, batches, _ = ladder()
-    return qtool.fastest_recipe(net, batches, **options)
+    return qtool.fastest_recipe(captured_ladder(), ladder()[1], **options)
 
 
 def test_layers_that_lose_stay_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +129,8 @@ def test_the_calibration_for_times_says_nothing(
 ) -> None:
     """It sees one batch; the one of the conversion warns of few samples."""
     times({}, monkeypatch)
-    net, batches, _ = ladder()
-    qtool.fastest_recipe(net, [batches[0][:2]])
+    data = [ladder()[1][0][:2]]
+    qtool.fastest_recipe(captured_ladder(), data)
     assert not [r for r in caplog.records if r.name == "qtool"]
-    qtool.quantize(net, [batches[0][:2]], accuracy="fast")
+    qtool.quantize(captured_ladder(), data, accuracy="fast")
     assert "calibrated on 2 samples" in caplog.text

@@ -29,9 +29,9 @@ from qtool.plugins.search.layer_costs import NodeCosts
 from qtool.plugins.search.measured_model import named_steps
 from qtool.plugins.search.search_loop import Search
 from qtool.plugins.search.tune_result import TuneResult
-from tests.plugins.search.nets import ladder
+from tests.plugins.search.nets import captured_ladder, ladder
 
-NET, CALIBRATION, _ = ladder()
+_, CALIBRATION, _ = ladder()
 TARGET = "onnxruntime-x86-vnni"
 
 
@@ -63,13 +63,8 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def captured() -> qtool.Captured:
-    return qtool.capture_model(NET, CALIBRATION[0])
-
-
-@pytest.fixture(scope="module")
-def calibration(captured: qtool.Captured) -> qtool.Calibration:
-    return qtool.calibrate(captured, CALIBRATION, target=TARGET, accuracy="fast")
+def calibration() -> qtool.Calibration:
+    return qtool.calibrate(captured_ladder(), CALIBRATION, target=TARGET, accuracy="fast")
 
 
 class Toy:
@@ -78,15 +73,14 @@ class Toy:
     def __init__(
         self,
         folder: Path,
-        captured: qtool.Captured,
         calibration: qtool.Calibration,
         goals: TuneGoals,
         recipes: Sequence[Recipe] = (Recipe(accuracy="fast"),),
         **options: Any,
     ) -> None:
-        self.folder, self.captured, self.calibration = folder, captured, calibration
-        self.float_file = captured.export_float(folder / "float.onnx", TARGET)
-        graph, _ = captured.for_target(TARGET)
+        self.folder, self.calibration = folder, calibration
+        self.float_file = captured_ladder().export_float(folder / "float.onnx", TARGET)
+        graph, _ = captured_ladder().for_target(TARGET)
         self.refused: set[str] = set()
         files = CandidateFiles(folder, self.float_file, [], 0.0, self.convert, self.float_file)
         self.search = Search(
@@ -104,7 +98,7 @@ class Toy:
         if recipe.accuracy in self.refused:
             raise PlanError(f"no plan for {recipe.accuracy}")
         return qtool.convert(
-            self.captured,
+            captured_ladder(),
             self.calibration,
             target=TARGET,
             recipe=recipe,
@@ -116,10 +110,8 @@ class Toy:
 
 
 @pytest.fixture
-def toy(tmp_path: Path, captured: qtool.Captured, calibration: qtool.Calibration) -> Any:
-    return lambda goals, *args, **options: Toy(
-        tmp_path, captured, calibration, goals, *args, **options
-    )
+def toy(tmp_path: Path, calibration: qtool.Calibration) -> Any:
+    return lambda goals, *args, **options: Toy(tmp_path, calibration, goals, *args, **options)
 
 
 def test_a_loose_goal_needs_one_evaluation(toy: Any) -> None:

@@ -1,6 +1,5 @@
 """A search as a person calls it: goals kept or not, ended early, gone on with, refused."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,16 @@ from qtool.plugins.search import candidate_files, layer_costs
 from qtool.plugins.search.measured_model import calibrate_choices
 from qtool.plugins.search.search_loop import Search
 from tests.evaluation.latency.test_decoding import Cached, arrays
-from tests.plugins.search.nets import ladder
+from tests.plugins.search.nets import captured_ladder, ladder
 
 NET, SEEN, ASKED = ladder()
-
-
-@cache
-def _captured() -> qtool.Captured:
-    return qtool.capture_model(NET, SEEN[0])
 
 
 def _tuned(
     goals: qtool.TuneGoals, archive: Path | None = None, data: Any = ASKED, **options: Any
 ) -> qtool.TunedModel:
     return qtool.tune(
-        _captured(),
+        captured_ladder(),
         SEEN,
         data,
         goals=goals,
@@ -48,7 +42,7 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     assert found.best.score.sqnr_db is not None
     assert found.best.score.sqnr_db >= 45
     (tmp_path / "best.toml").write_text(found.recipe_text())
-    again = qtool.quantize(_captured(), SEEN, recipe=tmp_path / "best.toml")
+    again = qtool.quantize(captured_ladder(), SEEN, recipe=tmp_path / "best.toml")
     assert again.plan.digest == found.quantized().plan.digest
     assert "all goals met" in str(found)
     assert found.to_json()["best"]["key"] == found.best.key
@@ -86,7 +80,7 @@ def test_times_are_relative_to_the_file_that_the_model_was_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nodes of its float form are profiled in a file with the names of the quantized ones."""
-    path = _captured().export_float(tmp_path / "mine.onnx")
+    path = captured_ladder().export_float(tmp_path / "mine.onnx")
     seen: dict[str, Any] = {}
     usual = layer_costs.profile_nodes
     speeds = candidate_files.measure_speedups

@@ -57,13 +57,20 @@ def computed(case: dict[str, Any], tensors: dict[str, torch.Tensor], chosen: str
     return profile(chosen).bind(case["op"], *args, **case["kwargs"])(*inputs)
 
 
+@cache
+def results(chosen: str) -> list[torch.Tensor]:
+    """Return the results of all cases in the arithmetic of a profile."""
+    cases, tensors = recorded()
+    return [computed(case, tensors, chosen) for case in cases]
+
+
 def unlike(processor: str, chosen: str) -> list[str]:
     """The operators that a profile computes otherwise than a processor."""
     cases, tensors = recorded()
     return [
         case["op"]
-        for case in cases
-        if not torch.equal(computed(case, tensors, chosen), tensors[case["expected"][processor]])
+        for case, result in zip(cases, results(chosen), strict=True)
+        if not torch.equal(result, tensors[case["expected"][processor]])
     ]
 
 

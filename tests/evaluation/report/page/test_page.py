@@ -10,6 +10,8 @@ from qtool.evaluation.report.page.render import render_pages
 from tests.evaluation.report.page.browser import axe_violations, browser, opened
 from tests.evaluation.report.page.made_up import HOSTILE, made_up
 
+pytestmark = pytest.mark.matrix  # .ci/run installs Chromium for it
+
 
 @pytest.fixture(scope="module")
 def report():
