@@ -276,7 +276,8 @@ def estimate_outputs(
             _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
         )
         outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
-    costly, loud = _costly(errors.relative(), samples, reasons), _loud(errors.signal)
+    costly = () if by_batch else _costly(errors.relative(), samples, reasons)
+    loud = 0.0 if by_batch else _loud(errors.signal)
     estimate = Estimate(
         errors.samples, kind, tuple(outputs), costly=costly, loud=loud, by_batch=by_batch
     )
