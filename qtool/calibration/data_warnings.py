@@ -67,7 +67,7 @@ def missing_normalisation(graph: FloatGraph, samples: CalibrationSamples) -> str
 
     Args:
         graph: as captured, before BatchNorms are folded.
-        samples: those of the calibration.
+        samples: samples of the calibration.
     """
     batch = next(iter(samples.batches(_COMPARED, _COMPARED, holdout=None)), ())
     for node, info, x in zip(G.placeholders(graph.graph), graph.inputs, batch, strict=False):

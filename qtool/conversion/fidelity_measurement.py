@@ -112,7 +112,7 @@ class EstimateSamples:
         Args:
             state: state after the conversion.
             size: samples of a batch.
-            sample: of the calibration; its whole texts count where no samples were stored.
+            sample: batch of the calibration; its whole texts count where no samples were stored.
         """
         batches = state.estimates(size, ESTIMATE_SAMPLES)
         if origins := state.estimate_origins():
