@@ -163,7 +163,7 @@ def _run_of(result: TunedModel, path: Path) -> Run:
     """
     from qtool.evaluation.history import make_run
 
-    best = result.best
+    best, metric = result.best, result.best.score.metric
     return make_run(
         "tune",
         path,
@@ -172,5 +172,5 @@ def _run_of(result: TunedModel, path: Path) -> Run:
         verdict="goals met" if result.reached else "goal missed",
         speedup=best.speedup,
         sqnr_db=best.score.sqnr_db,
-        metrics={best.score.metric: best.score.value} if best.score.metric else {},
+        metrics={} if metric is None else {metric.name: metric.values[1]},
     )

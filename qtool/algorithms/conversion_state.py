@@ -91,14 +91,13 @@ class ConversionState:
         size, fewest = self._batch_sizes(kept, size)
         return self._calls(kept.batches(size, limit, holdout), fewest, channels_last)
 
-    def estimates(self, size: int) -> list[Batch]:
-        """Return the samples for the estimate, which nothing in the model was made of; none where
-        the data is too little to hold some out. size: samples of a batch."""
+    def estimates(self, size: int, limit: int) -> list[Batch]:
+        """Return the samples for the estimate, see `CalibrationSamples.estimates`."""
         if self.calibration is None:
             return []
         kept = self.calibration.kept_samples
         size, fewest = self._batch_sizes(kept, size)
-        return self._calls(kept.estimates(size), fewest)
+        return self._calls(kept.estimates(size, limit), fewest)
 
     def estimate_origins(self) -> list[str]:
         """Return where each sample for the estimate is in the data."""

@@ -23,12 +23,14 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
+from qtool.calibration.data_warnings import missing_normalisation
 from qtool.core import plugins
 from qtool.core.conversion_options import ConvertKeywords, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.edit import exclusive
+from qtool.core.log import log_warning
 from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import accepts_paths
@@ -276,6 +278,12 @@ def _collect(
         graph, plan, probes, data, captured.fingerprint, progress, count
     )
     return_free_memory()  # batches of large images leave gigabytes of free memory
+    trained = captured.unfolded and missing_normalisation(
+        captured.unfolded, calibration.kept_samples
+    )
+    if trained:
+        log_warning(trained)
+        calibration = replace(calibration, notes=(trained, *calibration.notes))
     return calibration
 
 

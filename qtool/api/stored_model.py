@@ -27,7 +27,7 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
-from qtool.evaluation.speedup import measure_file_speedup, untimed_reason
+from qtool.evaluation.speedup import compare_speed, untimed_reason
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.recipe import Recipe
 
@@ -219,9 +219,10 @@ def _file_of_blocks(
         if source.is_dir() or converted.measured is None:
             untimed = untimed or _UNTIMED
         elif not untimed and not current().rank:
+            files = source, converted.path
             how = converted.examples, plan.target, plan.recipe.mode, options.timing
             with track_task("timing"):
-                speed = measure_file_speedup(source, converted.path, *how)
+                speed, _ = compare_speed(files, *how, source.name)
     return QuantizedFile(
         converted.path,
         None,

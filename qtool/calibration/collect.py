@@ -233,7 +233,9 @@ def collect_statistics(
             parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
             first_row = 0 if len(parts[0]) == 1 else None
             for part, moved in zip(*parts, strict=True):
-                hashes = kept.update(graph.tensors_of(part), split, f"batch {index}", first_row)
+                whole = () if part.whole is None else graph.tensors_of(part.whole)
+                origin = f"batch {index}"
+                hashes = kept.update(graph.tensors_of(part), split, origin, first_row, whole)
                 digest.add(graph.tensors_of(part))
                 if not modules and results is None:  # only samples are stored
                     continue

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from qtool.core import graph as G
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.graph import FloatGraph
+from qtool.core.graph.batch_norms import batch_norms
 from qtool.core.random_inputs import Input
 
 FEW_SAMPLES = 32
@@ -26,6 +29,12 @@ _FAR = 20.0  # times the reach of the median sample
 _RARE = 0.02  # share of the samples
 _FEWEST_FOR_EXTREMES, _NAMED_SAMPLES = 16, 3
 
+
+_COMPARED = 32  # samples
+_SMALL = 0.6
+"""Spread of images of 0 to 1 relative to that in training, in the median channel, below which they
+count as not normalised: scaling to -1 to 1 doubles it, and usual deviations make it three to five
+times as large."""
 
 _NORMALISES = ("aten::sub", "aten::div", "aten::mul", "aten::batch_norm")
 _MOVES = ("aten::_to_copy", "aten::to", "aten::permute", "aten::transpose")
@@ -50,6 +59,48 @@ def _convolves_channels(node: fx.Node, kind: str) -> bool:
         return False
     shapes = [G.shape(n)[1:] for n in node.all_input_nodes[1:] if G.rank(n) == 4]
     return shapes == [(1, 1, 1)]
+
+
+def missing_normalisation(graph: FloatGraph, samples: CalibrationSamples) -> str | None:
+    """Return a warning if images of 0 to 1 vary far less than those that the network was trained
+    on; a BatchNorm of the images, or of a layer of them, has these statistics.
+
+    Args:
+        graph: as captured, before BatchNorms are folded.
+        samples: samples of the calibration.
+    """
+    batch = next(iter(samples.batches(_COMPARED, _COMPARED, holdout=None)), ())
+    for node, info, x in zip(G.placeholders(graph.graph), graph.inputs, batch, strict=False):
+        if not (is_image(info) and x.is_floating_point() and x.min() >= 0 and x.max() <= 1):
+            continue
+        ratios = list(_spreads(graph.module, node, x))
+        if ratios and (least := min(ratios)) < _SMALL:
+            return (
+                f"input '{info.name}' has values from {x.min():g} to {x.max():g}, which vary "
+                f"{least:.2g} times as much as those that the BatchNorm behind it was trained on: "
+                "check the normalisation"
+            )
+    return None
+
+
+def _spreads(module: fx.GraphModule, image: fx.Node, x: torch.Tensor) -> Iterator[float]:
+    """Yield the spread of the values in front of each BatchNorm of an input, or of one layer of
+    it, relative to that in training, in the median channel. x: the input, [samples, ...]."""
+    for norm in batch_norms(module):
+        layer = G.source(norm)
+        own = {n for n in layer.all_input_nodes if n.op != "get_attr"}
+        mean, variance = (G.tensor(module, G.source(norm, i)).detach().float() for i in (3, 4))
+        untrained = bool((mean == 0).all() and (variance == 1).all())
+        if untrained or (layer is not image and own != {image}):
+            continue
+        y = x
+        if layer is not image:
+            values = {n: x if n is image else G.tensor(module, n) for n in layer.all_input_nodes}
+            args, kwargs = map_arg((layer.args, layer.kwargs), values.__getitem__)
+            with torch.no_grad():
+                y = layer.target(*args, **kwargs)  # type: ignore[operator]  # a call of a function
+        spread = y.var([d for d in range(y.dim()) if d != 1], unbiased=False)
+        yield float((spread / variance.clamp(min=1e-12)).sqrt().median())
 
 
 class DataWarnings:
@@ -83,7 +134,7 @@ class DataWarnings:
                 self._reach.setdefault(each.name, []).extend(reach)
                 origins = ((self._batches, row) for row in range(len(reach)))
                 self._origins.setdefault(each.name, []).extend(origins)
-            elif _is_image(each) and tensor.dtype in _INTEGERS and tensor.numel():
+            elif is_image(each) and tensor.dtype in _INTEGERS and tensor.numel():
                 self._count_zeros(each.name, tensor)
         self._samples += len(tensors[0]) if tensors and tensors[0].dim() else 1
         self._batches += 1
@@ -143,7 +194,7 @@ class DataWarnings:
         low, high = self._bounds.get(each.name, (0.0, 1.0))
         if each.name in self._normalised:
             return None
-        if _is_image(each) and low >= 0 and high > _UNNORMALISED:
+        if is_image(each) and low >= 0 and high > _UNNORMALISED:
             return (
                 f"input '{each.name}' has values from {low:g} to {high:g}; most networks take "
                 "images divided by 255 and normalised: check the preprocessing"
@@ -153,7 +204,7 @@ class DataWarnings:
     def _rounded_off(self) -> str | None:
         """Return a warning if the only image of the inputs was one of floats of 0 to 1, or -1 to 1,
         whose fractions are lost."""
-        images = [each.name for each in self._inputs if _is_image(each)]
+        images = [each.name for each in self._inputs if is_image(each)]
         if len(images) != 1 or images[0] not in self._zeros:
             return None
         zeros, total = self._zeros[images[0]]
@@ -185,7 +236,8 @@ class DataWarnings:
         )
 
 
-def _is_image(each: Input) -> bool:
+def is_image(each: Input) -> bool:
+    """Return whether an input is images of one, three or four channels."""
     return len(each.shape) == 4 and (each.shape[1] in _CHANNELS or each.shape[3] in _CHANNELS)
 
 

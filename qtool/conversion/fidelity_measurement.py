@@ -19,6 +19,7 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.quant_params import ROUNDED
 from qtool.core.random_inputs import is_cache
 from qtool.core.types import Array, Dynamic
+from qtool.core.value_names import MASK
 from qtool.metrics.compared_batches import ComparedBatches
 from qtool.metrics.output_errors import OutputErrors
 from qtool.observers import Histogram, MinMax
@@ -32,6 +33,7 @@ from qtool.verification.estimate import (
     BEYOND,
     CALIBRATION,
     ESTIMATE,
+    FIRST,
     Estimate,
     InBatches,
     Reach,
@@ -104,17 +106,19 @@ class EstimateSamples:
     reach: float = 0.0
 
     @classmethod
-    def of(cls, state: ConversionState, size: int) -> EstimateSamples:
+    def of(cls, state: ConversionState, size: int, sample: Batch) -> EstimateSamples:
         """Return the samples that nothing in a model was made of; without those, of calibration.
 
         Args:
             state: state after the conversion.
             size: samples of a batch.
+            sample: batch of the calibration; its whole texts count where no samples were stored.
         """
-        if batches := state.estimates(size):
-            origins = state.estimate_origins()
+        batches = state.estimates(size, ESTIMATE_SAMPLES)
+        if origins := state.estimate_origins():
             return cls(ESTIMATE, batches, origins, _beyond(state), _reach(state))
-        return cls(CALIBRATION, state.batches(size, ESTIMATE_SAMPLES, holdout=None))
+        whole = () if sample.whole is None else (sample.whole,)
+        return cls(CALIBRATION, batches or whole)
 
     def taken_by(self, file: PlannedFile) -> EstimateSamples:
         """Return the samples whose sizes a file takes."""
@@ -181,7 +185,7 @@ def measure_estimate(
     padding, evidence = padding_of(model.graph), _evidence(model)
     compared = ComparedBatches(model.graph.outputs, evidence)
     batched = ComparedBatches(model.graph.outputs, evidence, 0)
-    together = list[OutputErrors]()
+    together, beginnings = list[OutputErrors](), list[OutputErrors]()
     parts, reasons, clipped = [], list[Array](), []
     for batch in samples.batches:
         inputs = batch.arrays()
@@ -192,20 +196,17 @@ def measure_estimate(
             coded = rows
         pair = padding.strip(inputs, real), padding.strip(inputs, coded)
         parts.append(compared.add(*pair, batch.size))
+        beginnings.append(_of_first_tokens(model.graph, inputs, *pair))
         reasons.append(_extremes(inputs, parts[-1].signal.shape[1]))
         clipped.append(_beyond_range(model, inputs, real))
     if not parts:
         return None
-    errors = OutputErrors.joined(parts)
-    estimate = estimate_outputs(
-        errors, samples.kind, samples.origins, _reasons(model.graph, reasons)
-    )
+    known = samples.kind, samples.origins, _reasons(model.graph, reasons)
+    estimate = estimate_outputs(OutputErrors.joined(parts), *known)
     size = max(b.size for b in samples.batches)
     in_batches = None
-    if len(together) == len(parts):
-        in_whole = estimate_outputs(OutputErrors.joined(together), samples.kind)
-        in_batches = None if size == 1 else InBatches(size, in_whole.median_db)
-        size = 1
+    if len(together) == len(parts) and size > 1:
+        in_batches, size = InBatches(size, _median_db(together, samples.kind)), 1
     return replace(
         estimate,
         agreements=compared.agreements(),
@@ -217,6 +218,7 @@ def measure_estimate(
         in_batches=in_batches,
         clipped=_share(clipped),
         cached=_cached_tokens(model.graph, samples.batches[0].arrays()),
+        first_db=_median_db([each for each in beginnings if each.outputs], samples.kind),
     )
 
 
@@ -226,6 +228,25 @@ def _cached_tokens(graph: FloatGraph, inputs: Sequence[Array]) -> int:
         a.shape[2] for i, a in zip(graph.inputs, inputs, strict=True) if is_cache(i) and a.ndim == 4
     )
     return max(sizes, default=0)
+
+
+def _median_db(parts: Sequence[OutputErrors], kind: str) -> float | None:
+    """Return the median error of batches, of the output with the lowest; None of no batch."""
+    return estimate_outputs(OutputErrors.joined(parts), kind).median_db if parts else None
+
+
+def _of_first_tokens(
+    graph: FloatGraph, inputs: Sequence[Array], real: Sequence[Array], coded: Sequence[Array]
+) -> OutputErrors:
+    """Return the errors of a decoder's first `FIRST` tokens in the outputs [samples, tokens, width]
+    of whole texts; of no output elsewhere."""
+    caches, names = any(map(is_cache, graph.inputs)), [i.name for i in graph.inputs]
+    whole = caches and MASK in names and not _cached_tokens(graph, inputs)
+    mask = inputs[names.index(MASK)] != 0 if whole else np.zeros((0, 0), bool)
+    first = mask & (mask.cumsum(1) <= FIRST)
+    own = [k for k, a in enumerate(real) if a.ndim == 3 and a.shape[:2] == mask.shape]
+    one, other = ([np.where(first[..., None], side[k], 0) for k in own] for side in (real, coded))
+    return OutputErrors.of([graph.outputs[k] for k in own], one, other, len(mask))
 
 
 def _one_by_one(

@@ -124,7 +124,7 @@ class Quantized(Summarized, InProcess):
         affordable = max(VERIFIED_SAMPLES, VERIFIED_MACS // macs)
         self.sample = state.graph.smaller(sample, affordable)
         self._estimates = EstimateSamples.of(
-            state, min(ESTIMATE_BATCH, state.graph.size_of(sample))
+            state, min(ESTIMATE_BATCH, state.graph.size_of(sample)), self.sample
         )
         self._stored = _Results()
         self.module = insert_points(own, state.plan)

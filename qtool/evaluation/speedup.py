@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from qtool.backends.formats import by_suffix, open_file, other_runtime, runtime_title
 from qtool.backends.onnxruntime.machines import runs_here
@@ -170,58 +170,50 @@ def measure_speedup(
     Raises:
         VerificationError: ONNX Runtime refuses one of the files.
     """
-    chosen, mode, path = target(quantized.plan.target), quantized.plan.recipe.mode, Path(file)
-    if untimed_reason(chosen.name, path.suffix.lower()):
+    name, mode, path = quantized.plan.target, quantized.plan.recipe.mode, Path(file)
+    if untimed_reason(name, path.suffix.lower()):
         return None
     suffix = by_suffix(path.suffix).suffix
-    place = timing_runtime(chosen.name, suffix)
     batches = quantized.reference.cut(quantized.sample, 1), quantized.sample
     with scratch_folder() as folder:
-        baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
-        files = [baseline.timed, path]
-        timings, phase = _timings(files, batches, seconds, place)
-        title = runtime_title(place, suffix)
-        size = sum(f.stat().st_size for f in open_file(baseline.timed).parts)
-        speedup = Speedup(timings, (), mode, title, baseline=baseline.name, float_bytes=size)
-        if not speedup.slower or place != NATIVE:  # without a profile there
+        baseline = Baseline(quantized.captured, folder, name, suffix)
+        files = baseline.timed, path
+        speedup, phase = compare_speed(files, batches, name, mode, seconds, baseline.name)
+        if not speedup.slower or timing_runtime(name, suffix) != NATIVE:  # no profile there
             return speedup
         names = ("float", MODE_NAMES.get(mode, mode))
-        profile = phase.profile([baseline.profiled, path], names, timings[-1], RUNS)
+        profile = phase.profile([baseline.profiled, path], names, speedup.timing, RUNS)
     return replace(speedup, costly=_losses(profile.nodes, quantized), differs=profile.differs)
 
 
-def measure_file_speedup(
-    float_file: Path,
-    file: Path,
+def compare_speed(
+    files: tuple[Path, Path],
     batches: Sequence[Batch],
     target_name: str,
     mode: str,
     seconds: float,
-) -> Speedup:
-    """Time a file against the float file that it was made from; both are ONNX files.
+    baseline: str,
+) -> tuple[Speedup, Phase]:
+    """Time a float file and a quantized one; return also what was timed.
 
     Args:
-        float_file, file: the files.
+        files: both, of one format.
         batches: inputs, of which the first that they take is timed.
         target_name: name of the target, without an `untimed_reason`.
         mode: mode of the recipe.
         seconds: as for `measure_speedup`.
+        baseline: what the float file is called.
 
     Raises:
         VerificationError: the runtime refuses one of the files.
     """
-    place = timing_runtime(target_name)
-    timings, _ = _timings([float_file, file], batches, seconds, place)
-    size = sum(f.stat().st_size for f in open_file(float_file).parts)
-    title = runtime_title(place, MODEL_SUFFIXES[0])
-    return Speedup(timings, (), mode, title, baseline=float_file.name, float_bytes=size)
-
-
-def _timings(
-    files: Sequence[Path], batches: Sequence[Batch], seconds: float, place: str
-) -> tuple[tuple[Timing, ...], Phase]:
-    arrays = [batch.arrays() for batch in batches]
-    return time_first(files, arrays, runtime=place, seconds=seconds, least_rounds=MIN_ROUNDS)
+    suffix = by_suffix(files[1].suffix).suffix
+    place, arrays = timing_runtime(target_name, suffix), [batch.arrays() for batch in batches]
+    how: dict[str, Any] = {"runtime": place, "seconds": seconds, "least_rounds": MIN_ROUNDS}
+    timings, phase = time_first(files, arrays, **how)
+    size = sum(f.stat().st_size for f in open_file(files[0]).parts)
+    title = runtime_title(place, suffix)
+    return Speedup(timings, (), mode, title, baseline=baseline, float_bytes=size), phase
 
 
 def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]:

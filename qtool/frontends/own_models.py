@@ -115,7 +115,7 @@ class TaskCollator:
     model: Any
     cached: int = CACHED_TOKENS
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         raise NotImplementedError
 
     @property

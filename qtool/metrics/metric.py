@@ -46,6 +46,10 @@ class Metric:
         """Format a value in the unit of this metric."""
         return percent(value) if self.percent else f"{value:.5g}"
 
+    def amount(self, drop: float) -> str:
+        """Format the size of a drop in the unit of this metric."""
+        return f"{100 * drop if self.percent else drop:.3g}{self._unit}"
+
     def change(self, drop: float) -> str:
         """Format a drop as a change of the value: positive if it grows, better or worse."""
         return "unchanged" if drop == 0 else self._signed(self._growth(drop)) + self._unit

@@ -26,6 +26,10 @@ CONFIDENCE = 0.95
 ESTIMATE, CALIBRATION = "estimate", "calibration"
 """Kinds of samples: held out of everything in the file, or what the file was made of."""
 
+FIRST = 4
+"""Tokens of a text whose errors are shown on their own: all others attend to them, and they often
+have far larger values."""
+
 BEYOND = 1.1  # times a calibrated range: new samples leave it
 NEARER = 1.4  # times their own ranges that those of the calibration reach, in the median tensor
 _FEW = 20  # samples that show no rare ones
@@ -118,8 +122,10 @@ class Estimate(JsonRecord):
         equal_shares: share of equal values of the integer and boolean outputs.
         by_batch: the errors of single samples are not known, since an output does not have one row
             for each; medians are then those of batches, without an interval.
-        cached: tokens of each sample that are in its KV cache, computed in float: no figure counts
-            them, which often have the largest errors.
+        cached: tokens of each sample that are in its KV cache, computed in float, which no figure
+            counts.
+        first_db: median error of the first `FIRST` tokens of each text, which often have the
+            largest; None of models without a KV cache, and without noise.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
@@ -146,6 +152,7 @@ class Estimate(JsonRecord):
     equal_shares: tuple[OutputShare, ...] = ()
     by_batch: bool = False
     cached: int = 0
+    first_db: float | None = None
 
     @property
     def lowest(self) -> OutputEstimate | None:
@@ -179,6 +186,8 @@ class Estimate(JsonRecord):
     def text(self, outputs: Sequence[OutputEstimate]) -> str:
         """Return the figures of some outputs for a summary."""
         place = f"; in {self.place}" if self.place else ""
+        if self.first_db is not None:
+            place += f"; first {FIRST} tokens {_db(self.first_db)}"
         if self.in_batches is not None:
             place += f"; in batches of {self.in_batches.size} {_db(self.in_batches.median_db)}"
         if len(outputs) == 1:
@@ -276,7 +285,8 @@ def estimate_outputs(
             _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
         )
         outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
-    costly, loud = _costly(errors.relative(), samples, reasons), _loud(errors.signal)
+    costly = () if by_batch else _costly(errors.relative(), samples, reasons)
+    loud = 0.0 if by_batch else _loud(errors.signal)
     estimate = Estimate(
         errors.samples, kind, tuple(outputs), costly=costly, loud=loud, by_batch=by_batch
     )

@@ -133,6 +133,8 @@ def test_outputs_without_a_row_per_sample_have_no_interval() -> None:
     assert found.median_db == pytest.approx(np.median(exact), abs=1e-3)
     assert found.worst_db == pytest.approx(min(exact), abs=1e-3)
     assert found.interval_db == (None, None)
+    one_batch = estimate_outputs(parts[0], ESTIMATE).caution or ""
+    assert "loudest" not in one_batch  # of samples nothing is known
     assert (
         found.text(found.outputs)
         == f"{np.median(exact):.1f} dB (32 held-out samples, batch by batch)"

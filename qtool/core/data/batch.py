@@ -30,10 +30,13 @@ class Batch:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
+        whole: the same texts with an empty KV cache, of a decoder whose batch has their first
+            tokens in it; None of other batches.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    whole: Batch | None = None
 
     @property
     def size(self) -> int:
@@ -73,7 +76,7 @@ class Batch:
             return function(x) if isinstance(x, torch.Tensor) else x
 
         args, kwargs = pytree.tree_map(apply, (self.args, self.kwargs))
-        return Batch(args, kwargs)
+        return Batch(args, kwargs, self.whole and self.whole.map_tensors(function))
 
     def to_float32(self) -> Batch:
         """Return the batch with other floating point tensors converted to float32."""
@@ -134,6 +137,18 @@ class Batch:
                     f"batch {index}, {where} holds {'NaN' if nan else 'Inf'}{at}",
                     DataEdit("remove or repair that sample"),
                 )
+
+
+class CachedTexts(dict[str, Any]):
+    """Arguments by name of a decoder, the first tokens of each text in its KV cache.
+
+    Attributes:
+        whole: those of the same texts with an empty cache.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        self.whole = whole
 
 
 def to_tensor(value: Any) -> Any:

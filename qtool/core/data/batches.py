@@ -20,7 +20,7 @@ from qtool.core.array_batches import (
     whole_texts,
 )
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.batch import Batch, to_tensor
+from qtool.core.data.batch import Batch, CachedTexts, to_tensor
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import DataError
@@ -49,7 +49,8 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
     if isinstance(item, torch.Tensor | np.ndarray):
         return Batch((to_tensor(item),))
     if isinstance(item, Mapping):
-        return Batch((), {str(k): pytree.tree_map(to_tensor, v) for k, v in item.items()})
+        whole = to_batch(item.whole) if isinstance(item, CachedTexts) else None
+        return Batch((), {str(k): pytree.tree_map(to_tensor, v) for k, v in item.items()}, whole)
     if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
         used = item if accepts is None else item[:accepts]
         return Batch(tuple(pytree.tree_map(to_tensor, v) for v in used))

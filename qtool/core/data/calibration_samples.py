@@ -9,6 +9,7 @@ not depend on them either.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ MAX_BYTES = 256 << 20
 large."""
 
 LAST = "g"  # behind all hexadecimal digits
+_WHOLE = "/whole"  # behind the hash of a sample, in names of arrays
 
 ESTIMATES = 128
 """Most samples that are stored for the estimate."""
@@ -41,11 +43,13 @@ class Sample:
         content_hash: digest of the tensors, hex.
         tensors: tensors on the CPU, in the order of the model's inputs.
         origin: its place in the data, as "batch 3, row 5"; "" where it is not known. In no file.
+        whole: tensors of the same text with an empty KV cache, if a part of it is in `tensors`.
     """
 
     content_hash: str
     tensors: tuple[torch.Tensor, ...]
     origin: str = ""
+    whole: tuple[torch.Tensor, ...] = ()
 
     @property
     def size(self) -> int:
@@ -84,7 +88,8 @@ class _Sketch:
             if key >= self.bound:
                 continue
             if key not in self.samples:
-                self.samples[key] = replace(sample, tensors=tuple(map(_stored, sample.tensors)))
+                own, whole = (tuple(map(_stored, s)) for s in (sample.tensors, sample.whole))
+                self.samples[key] = replace(sample, tensors=own, whole=whole)
             if len(self.samples) > 2 * self.limit:
                 self._truncate()
         self._truncate()
@@ -140,7 +145,12 @@ class CalibrationSamples:
         return len(self) - len(judges(s.content_hash for s in self))
 
     def update(
-        self, tensors: Sequence[torch.Tensor], split: bool, origin: str = "", first: int | None = 0
+        self,
+        tensors: Sequence[torch.Tensor],
+        split: bool,
+        origin: str = "",
+        first: int | None = 0,
+        whole: Sequence[torch.Tensor] = (),
     ) -> list[str]:
         """Add one batch; return the hashes of its samples, none without a limit.
 
@@ -149,13 +159,18 @@ class CalibrationSamples:
             split: samples lie along the first dimension of all; otherwise the batch is one sample.
             origin: origin of the batch, as "batch 3".
             first: row of the batch that the first sample is; None where rows are not in order.
+            whole: the same texts with an empty KV cache, if parts of them are in `tensors`.
         """
         if not self.limit:
             return []
         in_order = split and first is not None
+        rows = list(samples_of(tensors, split))
+        texts = samples_of(whole, split) if whole else itertools.repeat(())
         samples = [
-            Sample(content_hash(row), tuple(row), f"{origin}, row {i}" if in_order else origin)
-            for i, row in enumerate(samples_of(tensors, split), first or 0)
+            Sample(
+                content_hash(r), tuple(r), f"{origin}, row {i}" if in_order else origin, tuple(w)
+            )
+            for i, (r, w) in enumerate(zip(rows, texts, strict=False), first or 0)
         ]
         self._add(samples, len(samples))
         return [sample.content_hash for sample in samples]
@@ -182,9 +197,13 @@ class CalibrationSamples:
     def state(self) -> dict[str, Array]:
         """Return arrays by name; equal samples give equal bytes."""
         return {
-            f"{sample.content_hash}/{i}": t.numpy()
+            f"{key}/{i}": t.numpy()
             for sample in self.stored()
-            for i, t in enumerate(sample.tensors)
+            for key, tensors in (
+                (sample.content_hash, sample.tensors),
+                (sample.content_hash + _WHOLE, sample.whole),
+            )
+            for i, t in enumerate(tensors)
         }
 
     @classmethod
@@ -204,9 +223,9 @@ class CalibrationSamples:
         for name, array in state.items():
             key, _, place = name.rpartition("/")
             tensors.setdefault(key, {})[int(place)] = torch.from_numpy(np.array(array))
-        samples = []
-        for key, by_place in tensors.items():
-            sample = Sample(key, tuple(by_place[i] for i in range(len(by_place))))
+        samples, ordered = [], {k: tuple(t[i] for i in range(len(t))) for k, t in tensors.items()}
+        for key in (k for k in ordered if not k.endswith(_WHOLE)):
+            sample = Sample(key, ordered[key], whole=ordered.get(key + _WHOLE, ()))
             if content_hash(sample.tensors) != key:
                 raise ValueError("the content of a stored sample does not match its hash")
             samples.append(sample)
@@ -229,17 +248,18 @@ class CalibrationSamples:
         chosen = [s for s in self if holdout is None or (s.content_hash in judging) is holdout]
         return _in_batches(chosen[:limit], size)
 
-    def estimates(self, size: int) -> list[tuple[torch.Tensor, ...]]:
-        """Return the samples for the estimate in batches, as `batches` does; none where the data
-        is too little to hold some out."""
-        return _in_batches(self._held(), size)
+    def estimates(self, size: int, limit: int = 0) -> list[tuple[torch.Tensor, ...]]:
+        """Return the samples for the estimate in batches, whole texts of a decoder; where the data
+        is too little to hold some out, the first of the others. size, limit: see `batches`."""
+        return _in_batches(self._for_estimate(limit), size)
 
     def estimate_origins(self) -> list[str]:
-        """Return the origins of the samples for the estimate, in the order of `estimates`."""
-        return [sample.origin for sample in _ordered(self._held())]
+        """Return the origins of the samples that are held out, in the order of `estimates`."""
+        return [s.origin for s in _ordered(self._for_estimate(0))]
 
-    def _held(self) -> list[Sample]:
-        return list(self._estimates.samples.values()) if self.held_out else []
+    def _for_estimate(self, limit: int) -> list[Sample]:
+        held = self._estimates.samples.values() if self.held_out else list(self)[:limit]
+        return [replace(s, tensors=s.whole or s.tensors) for s in held]
 
     def _add(
         self, samples: Iterable[Sample], count: int, bounds: tuple[str, str] = (LAST, LAST)

@@ -8,7 +8,8 @@ module path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -100,7 +101,8 @@ class FloatGraph:
         """Return the chosen samples of a bound batch that may be split; inputs without a dynamic
         batch size stay as they are."""
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
-        return self.call_of([t[chosen] if _has_dynamic_batch(i) else t for i, t in tensors])
+        own = self.call_of([t[chosen] if _has_dynamic_batch(i) else t for i, t in tensors])
+        return replace(own, whole=batch.whole and self.samples_of(batch.whole, chosen))
 
     def join(self, batches: Sequence[Batch]) -> Batch:
         """Return the samples of bound batches as one; all inputs have a row per sample."""
@@ -233,7 +235,11 @@ class FloatGraph:
         tensors = [leaves[n] for n in names] if named else tensors
         for expected, actual in zip(self.inputs, tensors, strict=True):
             _check_input(expected, actual, index)
-        return self._converted(self.call_of(tensors))
+        whole = None
+        if batch.whole is not None:
+            with suppress(DataError):  # the graph may take a fixed number of tokens
+                whole = self.bind(batch.whole, index)
+        return replace(self._converted(self.call_of(tensors)), whole=whole)
 
     def _same_arguments(self, batch: Batch) -> bool:
         args, kwargs = self.example

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtool.core.data.batch import CachedTexts
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.ops.attention import sequence_lengths, token_positions
 from qtool.core.remedies import Argument
@@ -337,13 +338,16 @@ class CachedPrefixCollator(TaskCollator):
 
     model: DecoderWithCache
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         batch = self.collate(rows)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         if self.cached and (short := self.cached + 2 - ids.shape[1]) > 0:
             ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
             mask = nn.functional.pad(mask, (0, short), value=int(self.model.fused))
-        return self.model.with_cached_prefix(ids, mask, self.cached)
+        whole = self.model.with_cached_prefix(ids, mask, 0)
+        if not self.cached:
+            return whole
+        return CachedTexts(self.model.with_cached_prefix(ids, mask, self.cached), whole)
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]]:

@@ -26,7 +26,7 @@ from qtool.planning.recipe import Recipe
 from qtool.plugins.search.judge import Score
 
 _HEAD = "tune.json"
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)

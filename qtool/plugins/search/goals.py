@@ -9,7 +9,7 @@ from dataclasses import replace
 from qtool.core.formats import quantity
 from qtool.core.search_options import SearchGoals
 from qtool.core.sqnr import NO_SIGNAL_DB
-from qtool.metrics.metric import check_drop, default_drop
+from qtool.metrics.metric import Metric, check_drop, default_drop
 from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.choices import FLOAT
 from qtool.plugins.search.judge import Score
@@ -22,18 +22,19 @@ MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 
 
 class TuneGoals(SearchGoals):  # its docstring, too
-    def drop_limit(self, score: Score) -> float | None:
-        """Return the largest loss of the metric of a score; None if there is no such goal.
+    def drop_limit(self, metric: Metric | None) -> float | None:
+        """Return the largest loss of a metric; None if there is no such goal.
 
         Raises:
             OptionError: max_drop allows every loss of a share.
         """
+        percent = metric is not None and metric.percent
         if self.max_drop is not None:
-            check_drop(self.max_drop, score.percent)
+            check_drop(self.max_drop, percent)
             return self.max_drop
         if self.min_sqnr is not None:
             return None
-        return default_drop(score.percent, score.reference)
+        return default_drop(percent, None if metric is None else metric.values[0])
 
     def meets_accuracy(self, trial: Trial) -> bool:
         """Return True if a file meets max_drop and min_sqnr."""
@@ -55,7 +56,7 @@ class TuneGoals(SearchGoals):  # its docstring, too
 
     def _accuracy_misses(self, trial: Trial) -> dict[str, float]:
         worst, sqnr = trial.score.worst_case_drop, trial.score.sqnr_db
-        limit, drop = self.drop_limit(trial.score), 0.0
+        limit, drop = self.drop_limit(trial.score.metric), 0.0
         if limit is not None:
             over = NO_METRIC if worst is None or math.isnan(worst) else worst - limit
             drop = max(0.0, over / max(abs(limit), 1e-6))
@@ -106,8 +107,9 @@ class TuneGoals(SearchGoals):  # its docstring, too
         return over <= TIE or (overlaps and over <= MAX_TIE)
 
     def _is_met_as_measured(self, trial: Trial) -> bool:
-        score = replace(trial.score, high=trial.score.drop)
-        return self.is_met(replace(trial, score=score))
+        known = trial.score.metric
+        metric = known and replace(known, intervals=(None, None))
+        return self.is_met(replace(trial, score=replace(trial.score, metric=metric)))
 
     def describe_misses(self, trial: Trial, float_size: int = 0) -> list[str]:
         """Return a sentence for each goal that a file misses: what it reaches, and the goal."""
@@ -128,27 +130,21 @@ class TuneGoals(SearchGoals):  # its docstring, too
         return sentences
 
     def _drop_sentence(self, score: Score) -> str:
-        drop, worst, limit = score.drop, score.worst_case_drop, self.drop_limit(score)
-        if drop is None or worst is None or limit is None or math.isnan(worst):
+        metric, worst, limit = score.metric, score.worst_case_drop, self.drop_limit(score.metric)
+        if metric is None or worst is None or limit is None or math.isnan(worst):
             return "no metric was measured; pass labels or an evaluation function"
-        unit, mark = _unit(score)
-        word = ("loses", "gains") if score.higher_is_better else ("rises by", "falls by")
-        change = f"{word[drop < 0]} {unit * abs(drop):.3g}{mark}"
-        goal = f"goal is a loss of at most {self.loss_text(score)}"
+        drop = metric.drops[1]
+        word = ("loses", "gains") if metric.higher_is_better else ("rises by", "falls by")
+        change = f"{word[drop < 0]} {metric.amount(abs(drop))}"
+        goal = f"goal is a loss of at most {metric.amount(limit)}"
         if drop > limit:
-            return f"{score.metric} {change}, {goal}"
+            return f"{metric.name} {change}, {goal}"
         samples, enough = quantity(score.samples, "sample"), _enough_samples(score, limit)
         proof = f"; some {enough:,} would prove this one" if enough else ""
         return (
-            f"{score.metric} {change}, but {samples} cannot rule out a loss of "
-            f"{unit * worst:.3g}{mark}; {goal}{proof}"
+            f"{metric.name} {change}, but {samples} cannot rule out a loss of "
+            f"{metric.amount(worst)}; {goal}{proof}"
         )
-
-    def loss_text(self, score: Score) -> str:
-        """Return the largest loss of the metric of a score in its unit; "" without one."""
-        unit, mark = _unit(score)
-        limit = self.drop_limit(score)
-        return "" if limit is None else f"{unit * limit:.3g}{mark}"
 
     @property
     def max_noise(self) -> float | None:
@@ -169,8 +165,3 @@ def _enough_samples(score: Score, limit: float) -> int:
         return 0
     step = 10 ** max(0, math.floor(math.log10(count)) - 1)
     return int(math.ceil(count / step) * step)
-
-
-def _unit(score: Score) -> tuple[float, str]:
-    """Return the factor and the unit of a loss of a metric, for a user."""
-    return (100.0, " points") if score.percent else (1.0, "")

@@ -40,44 +40,33 @@ class Score:
         sqnr_db: SQNR of all outputs; None if there is no error, `NO_SIGNAL_DB` where no output has
             a signal.
         noise: noise-to-signal ratio of all outputs.
-        metric: its name, or "" if no metric was measured.
-        percent: True if the metric is a share.
-        value, reference: metric of the file and of the float model.
-        drop: loss of the metric (positive: worse).
-        low, high: confidence interval of the drop; None if the metric is a single number.
-        higher_is_better: False for an error, a loss or perplexity.
+        metric: the metric of the float model and of the file; None if none was measured.
     """
 
     samples: int
     sqnr_db: float | None
     noise: float
-    metric: str = ""
-    percent: bool = False
-    value: float | None = None
-    reference: float | None = None
-    drop: float | None = None
-    low: float | None = None
-    high: float | None = None
-    higher_is_better: bool = True
+    metric: Metric | None = None
+
+    @property
+    def drop(self) -> float | None:
+        """Loss of the metric (positive: worse)."""
+        return None if self.metric is None else self.metric.drops[1]
 
     @property
     def worst_case_drop(self) -> float | None:
         """Upper confidence bound of the drop; without an interval, the drop itself."""
-        return self.drop if self.high is None else self.high
+        interval = None if self.metric is None else self.metric.intervals[1]
+        return self.drop if interval is None else interval.high
 
     @property
     def text(self) -> str:
         """The metric as text: float -> quantized (interval of the change)."""
-        if self.drop is None or self.reference is None or self.value is None:
+        if (metric := self.metric) is None:
             return ""
-        unit, mark = (100.0, " points") if self.percent else (1.0, "")
-        change = f"{self.metric} {unit * self.reference:.4g} -> {unit * self.value:.4g}"
-        if self.low is None or self.high is None:
-            return change
-        sign = -1.0 if self.higher_is_better else 1.0
-        both = (self.high, self.low) if self.higher_is_better else (self.low, self.high)
-        ends = (f"{0.0 + sign * unit * end:+.3g}" for end in both)
-        return f"{change} ({' to '.join(ends)}{mark})"
+        real, own = map(metric.text, metric.values)
+        interval = metric.change_interval(1)
+        return f"{metric.name} {real} -> {own}{f' ({interval})' if interval else ''}"
 
 
 class Judge:
@@ -120,24 +109,11 @@ class Judge:
         signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
         share = min(noise / signal, MAX_NOISE) if signal else 0.0
         measure = decibels(signal, noise) if signal else NO_SIGNAL_DB
-        base = Score(measured.samples, measure, share)
         metric = self._metric(file, measured, yardsticks)
-        if metric is None:
-            return base
-        interval = metric.intervals[1]
-        if interval is not None and not noise:  # the float model itself: nothing left to chance
-            interval = Interval(0.0, 0.0, 0.0)
-        return replace(
-            base,
-            metric=metric.name,
-            percent=metric.percent,
-            value=metric.values[1],
-            reference=metric.values[0],
-            drop=metric.drops[1],
-            low=None if interval is None else interval.low,
-            high=None if interval is None else interval.high,
-            higher_is_better=metric.higher_is_better,
-        )
+        if metric is not None and metric.intervals[1] is not None and not noise:
+            none = Interval(0.0, 0.0, 0.0)  # the float model itself: nothing left to chance
+            metric = replace(metric, intervals=(none, none))
+        return Score(measured.samples, measure, share, metric)
 
     @cached_property
     def _float_file(self) -> Reference:

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 
 from qtool.evaluation.report.page.figures import INK, SERIES, Drawing, draw_svg, escape_math
 from qtool.evaluation.report.page.render import environment
-from qtool.plugins.search.judge import Score
 from qtool.plugins.search.tune_result import TuneResult
 
 
@@ -15,20 +14,7 @@ def tune_page(result: TuneResult, title: str) -> bytes:
     """Return the page as self-contained HTML."""
     front = _front_figure(result)
     template = environment().get_template("tune.html")
-    metric = _metric(result.best.score)
-    return template.render(result=result, title=title, front=front, metric=metric).encode()
-
-
-def _metric(score: Score) -> dict[str, str]:
-    """Return the metric of the best file, and that of the float model with the interval."""
-    if score.value is None or score.reference is None:
-        return {}
-    unit, mark = (100.0, " %") if score.percent else (1.0, "")
-    comparison = f"float {unit * score.reference:.4g}{mark}"
-    if score.low is not None and score.high is not None:
-        ends = (f"{0.0 - unit * end:+.3g}" for end in (score.high, score.low))
-        comparison += f", {' to '.join(ends)}{' points' if score.percent else ''}"
-    return {"value": f"{unit * score.value:.4g}{mark}", "comparison": comparison}
+    return template.render(result=result, title=title, front=front).encode()
 
 
 LEAST = 3  # files of a plot

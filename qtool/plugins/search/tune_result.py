@@ -118,12 +118,13 @@ class TuneResult(Result):
 
     def _unset_goal(self) -> tuple[str, ...]:
         """Return what accuracy was asked for where the user did not say it."""
-        goals, score = self.goals, self.best.score
-        if goals.max_drop is not None or goals.min_sqnr is not None or not score.metric:
+        goals, metric = self.goals, self.best.score.metric
+        limit = goals.drop_limit(metric)
+        if goals.max_drop is not None or limit is None or metric is None:
             return ()
         options = f"{argument('--max-drop')} or {argument('--min-sqnr')}"
-        limit = f"{score.metric} may lose at most {goals.loss_text(score)}"
-        return (f"no goal for the accuracy was set, so {limit}; set one with {options}",)
+        lost = f"{metric.name} may lose at most {metric.amount(limit)}"
+        return (f"no goal for the accuracy was set, so {lost}; set one with {options}",)
 
     def _effort(self) -> str:
         layers = _count_choices(tuple(group.choice for group in self.groups))

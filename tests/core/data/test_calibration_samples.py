@@ -1,8 +1,10 @@
 """Kept samples are the same ones whatever the order, the split and the merge."""
 
 import random
+from pathlib import Path
 
 import pytest
+import safetensors.numpy
 import torch
 
 from qtool.core.data import calibration_samples as kept
@@ -126,6 +128,20 @@ def test_too_few_samples_are_all_for_steps() -> None:
     assert not {s.content_hash for s in few} & {
         content_hash([x[None]]) for (b,) in few.estimates(200) for x in b
     }
+
+
+def test_the_estimate_is_of_whole_texts(tmp_path: Path) -> None:
+    rest, texts = data(80), data(80, seed=1)
+    found = CalibrationSamples(90)
+    found.update([rest], split=True, whole=[texts])
+    safetensors.numpy.save_file(found.state(), tmp_path / "state")
+    state = safetensors.numpy.load_file(tmp_path / "state")
+    for each in (found, CalibrationSamples.from_state(90, state, found.total, found.bounds)):
+        ((held,),) = each.estimates(90)
+        assert len(held) > 8
+        assert all((texts == text).all((1, 2)).any() for text in held)
+        steps = torch.cat([b for (b,) in each.batches(90, holdout=None)])
+        assert all((rest == row).all((1, 2)).any() for row in steps)
 
 
 def test_a_large_tensor_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from qtool.api.data import load_data
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
+from qtool.core.array_batches import whole_texts
 from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.huggingface.genai_files import genai_config
@@ -191,6 +192,27 @@ def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
     for batch in (long, short):
         assert batch["attention_mask"].shape[1] == batch["input_ids"].shape[1] + 4
         assert set(batch) == set(DYNAMIC)
+
+
+def test_figures_are_those_of_whole_texts(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text(TEXTS[0])
+    model = load_model(folder, task=TASK, attention="masked")
+    data = load_data(tmp_path / "texts.txt", model=model, folder=folder)
+    quantized = qtool.quantize(model, data, mode="weight-only", accuracy="fast", dynamic=DYNAMIC)
+    verification = quantized.export(tmp_path / "model.onnx", timing=0)
+    estimate = verification.fidelity.estimate
+    (text,) = whole_texts(data)
+    with torch.no_grad():
+        real = model(**text)["logits"].double().numpy()
+    feed = {name: text[name].numpy() for name in ("input_ids", "attention_mask")}
+    feed |= {name: np.zeros((1, 2, 0, 8), np.float32) for name in cache_names(1)}
+    error = real - in_runtime(tmp_path / "model.onnx")(feed)[0]
+    whole, first = estimate.outputs[0].pooled_db, estimate.first_db
+    for rows, found in ((slice(None), whole), (slice(4), first)):
+        share = np.square(error[:, rows]).sum() / np.square(real[:, rows]).sum()
+        assert found == pytest.approx(-10 * np.log10(share), abs=0.01)
+    assert "; first 4 tokens " in str(verification)
+    assert "token 5" not in str(verification)
 
 
 def test_a_layer_with_a_cache_of_another_kind_is_refused() -> None:

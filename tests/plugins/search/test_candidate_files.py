@@ -13,6 +13,7 @@ from qtool.plugins.search.archive import Archive, Trial
 from qtool.plugins.search.candidate_files import finalists, time_finalists
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
+from tests.plugins.search.measured import top_1
 
 WIDE = 1e4
 HOSTILE = (1, 3, 4)
@@ -57,7 +58,7 @@ GOALS = TuneGoals(max_drop=0.01)
 
 
 def _file(key: str, speed: float, drop: float = 0.0) -> Trial:
-    score = Score(100, 30.0, 1e-3, "top-1", True, 0.9, 0.9 + drop, drop, drop, drop)
+    score = Score(100, 30.0, 1e-3, top_1(drop, drop, drop))
     return Trial(key, 1, "fast", (), score, speed, speed, speed, 1000, 0.5, 1.0, 0.0, 0.0)
 
 

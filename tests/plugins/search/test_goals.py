@@ -10,6 +10,7 @@ import qtool
 from qtool.core.errors import OptionError
 from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.judge import Score
+from tests.plugins.search.measured import top_1
 
 
 def trial(
@@ -25,18 +26,17 @@ def trial(
     share: float = 1.0,
 ) -> Trial:
     noise = 10 ** (-sqnr_db / 10) if noise is None else noise
-    low = None if high is None else -high
-    score = Score(100, sqnr_db, noise, "top-1", True, 0.9, 0.9, drop, low, high)
+    metric = None if drop is None else top_1(drop, None if high is None else -high, high)
+    score = Score(100, sqnr_db, noise, metric)
     return Trial(
         key, 1, "fast", (), score, speedup, speedup, speedup_high or speedup, size, share, 1.0, 0, 0
     )
 
 
 def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
-    share, other = (
-        trial(drop=0.0).score,
-        replace(trial(drop=0.0).score, percent=False, reference=20),
-    )
+    share = trial(drop=0.0).score.metric
+    assert share is not None
+    other = replace(share, percent=False, values=(20.0, 20.0))
     assert qtool.TuneGoals(min_speedup=2.0).drop_limit(share) == 0.01
     assert qtool.TuneGoals().drop_limit(other) == pytest.approx(0.2)
     assert qtool.TuneGoals(max_drop=0.5).drop_limit(other) == 0.5

@@ -41,10 +41,12 @@ def outputs_of(file: Path, data: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, 
 def test_the_float_file_has_no_error(files: tuple[Path, Path], data: Any) -> None:
     score = Judge(files[0], data).score(files[0])
     assert (score.samples, score.sqnr_db, score.noise) == (COUNT, None, 0.0)
-    assert (score.metric, score.value, score.drop) == (
-        *("agreement with float (numbers)", 1.0, 0.0),
+    assert score.metric is not None
+    assert (score.metric.name, score.metric.values) == (
+        "agreement with float (numbers)",
+        (1.0, 1.0),
     )
-    assert score.worst_case_drop == 0.0
+    assert (score.drop, score.worst_case_drop) == (0.0, 0.0)
 
 
 def test_error_and_agreement_without_labels(files: tuple[Path, Path], data: Any) -> None:
@@ -55,10 +57,12 @@ def test_error_and_agreement_without_labels(files: tuple[Path, Path], data: Any)
     assert score.sqnr_db == pytest.approx(-10 * np.log10(noise), abs=1e-4)
     kept = output_agreement("y", before, after).value
     assert kept < 1
-    assert score.value == pytest.approx(kept, rel=1e-5)
-    assert score.reference == 1.0
+    assert score.metric is not None
+    assert score.metric.values == (1.0, pytest.approx(kept, rel=1e-5))
     assert score.drop == pytest.approx(1 - kept, rel=1e-5)
-    assert score.worst_case_drop == score.high
+    interval = score.metric.intervals[1]
+    assert interval is not None
+    assert score.worst_case_drop == interval.high
 
 
 def test_top_1_with_labels_and_a_wider_interval_for_more_confidence(
@@ -68,12 +72,12 @@ def test_top_1_with_labels_and_a_wider_interval_for_more_confidence(
     narrow, wide = (
         Judge(files[0], data, labels, confidence=c).score(files[1]) for c in (0.5, 0.99)
     )
-    assert narrow.metric == "top-1"
-    assert narrow.reference == 1.0
+    assert narrow.metric is not None
+    assert (narrow.metric.name, narrow.metric.values[0]) == ("top-1", 1.0)
     assert narrow.drop == wide.drop
-    assert narrow.high is not None
-    assert wide.high is not None
-    assert wide.high > narrow.high
+    assert narrow.worst_case_drop is not None
+    assert wide.worst_case_drop is not None
+    assert wide.worst_case_drop > narrow.worst_case_drop
 
 
 def test_a_function_that_returns_one_number_has_no_interval(
@@ -85,10 +89,10 @@ def test_a_function_that_returns_one_number_has_no_interval(
         return float(model(batch).square().mean())
 
     score = Judge(files[0], data, function=loss, lower_is_better=["loss"]).score(files[1])
-    assert (score.metric, score.low, score.high) == ("loss", None, None)
-    assert score.value is not None
-    assert score.reference is not None
-    assert score.drop == pytest.approx(score.value - score.reference)
+    assert score.metric is not None
+    assert (score.metric.name, score.metric.intervals) == ("loss", (None, None))
+    real, own = score.metric.values
+    assert score.drop == pytest.approx(own - real)
     assert score.worst_case_drop == score.drop
 
 
@@ -105,17 +109,19 @@ def test_a_language_model_is_judged_by_perplexity_without_labels(tmp_path: Path)
     files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
     score = Judge(files[0], texts((3, 4))).score(files[1])
     (metric,) = summarize(measure_outputs(files, texts((3, 4))), None).metrics
-    assert (score.metric, score.percent, score.higher_is_better) == ("perplexity", False, False)
-    assert (score.reference, score.value) == metric.values
-    assert (score.drop, score.high) == (metric.drops[1], metric.intervals[1].high)
-    change = f"{score.low:+.3g} to {score.high:+.3g}"
-    assert score.text == f"perplexity {score.reference:.4g} -> {score.value:.4g} ({change})"
+    assert score.metric == metric
+    assert (metric.name, metric.percent, metric.higher_is_better) == ("perplexity", False, False)
+    interval = metric.intervals[1]
+    assert (score.drop, score.worst_case_drop) == (metric.drops[1], interval.high)
+    real, own = metric.values
+    change = f"{interval.low:+.3g} to {interval.high:+.3g}"
+    assert score.text == f"perplexity {real:.5g} -> {own:.5g} ({change})"
 
 
 def test_classes_of_tokens_are_judged_by_their_agreement(tmp_path: Path) -> None:
     files = [write_tagger(tmp_path / f"{n}.onnx", causal=False, noise=n * 0.3) for n in range(2)]
     score = Judge(files[0], texts((3, 4))).score(files[1])
-    assert (score.metric, score.percent, score.reference) == ("agreement with float", True, 1.0)
-    assert 0 < score.value < 1
-    assert score.low <= score.drop == 1 - score.value <= score.high
-    assert Judge(files[0], texts((3, 4))).score(files[0]).high == 0
+    assert (score.metric.name, score.metric.percent) == ("agreement with float", True)
+    assert score.metric.values == (1.0, 1 - score.drop)
+    assert 0 < score.metric.intervals[1].low <= score.drop <= score.worst_case_drop < 1
+    assert Judge(files[0], texts((3, 4))).score(files[0]).worst_case_drop == 0

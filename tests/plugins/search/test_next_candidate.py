@@ -9,6 +9,7 @@ from qtool.plugins.search.cost_model import CostModel
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
 from qtool.plugins.search.pareto_front import Candidates, Observation, next_candidate, quantize_more
+from tests.plugins.search.measured import top_1
 from tests.plugins.search.test_pareto_front import model  # noqa: F401  # a fixture
 
 COUNT = 64
@@ -25,7 +26,7 @@ def seen_at(number: int, noise: float | None = None) -> Observation:
     """A file that is as it was predicted, and loses a tenth of the root of its noise."""
     real = float(KNOWN.noise[number]) if noise is None else noise
     drop = 0.1 * real**0.5
-    score = Score(100, -10 * np.log10(real), real, "top-1", True, 0.9, 0.9 + drop, drop, 0, drop)
+    score = Score(100, -10 * np.log10(real), real, top_1(drop, 0, drop))
     time = float(KNOWN.time[number])
     speed = 300 / time
     facts = (speed, speed, speed, int(KNOWN.size[number]), 0.5, 1.0, 0.0, 0.0)
@@ -76,7 +77,7 @@ def test_what_is_in_float_for_nothing_is_put_back(model: CostModel) -> None:  # 
         (noise,), _, _ = model.predict(np.array([config]))
         found = seen_at(1, float(noise)).trial
         return Observation(
-            config, replace(found, score=replace(found.score, drop=drop, high=drop)), 1.0
+            config, replace(found, score=replace(found.score, metric=top_1(drop, drop, drop))), 1.0
         )
 
     goals, whole = TuneGoals(max_drop=0.01), seen((0,) * len(groups), 0.5)
@@ -89,7 +90,7 @@ def test_what_is_in_float_for_nothing_is_put_back(model: CostModel) -> None:  # 
 
 def test_the_interval_decides_and_not_the_sample() -> None:
     found = seen_at(40).trial
-    lucky = replace(found, score=replace(found.score, drop=0.0, low=-0.02, high=0.02))
+    lucky = replace(found, score=replace(found.score, metric=top_1(0.0, -0.02, 0.02)))
     goals = TuneGoals(max_drop=0.01)
     assert not goals.is_met(lucky)
     (text,) = goals.describe_misses(lucky)
