@@ -268,8 +268,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     mark = fingerprint(graph.module)
     norms = batch_norms(graph.module)
     if are_untrained(graph.module, norms):
+        layers = "the BatchNorm layer" if len(norms) == 1 else f"all {len(norms)} BatchNorm layers"
         log_warning(
-            f"the statistics of {_all_of(len(norms))} are those of initialisation (mean 0, "
+            f"the statistics of {layers} are those of initialisation (mean 0, "
             "variance 1): the network looks untrained; check that its weights are "
             f"loaded ({argument('--weights')})"
         )
@@ -281,10 +282,6 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     source = (model.path, model.file_bytes) if isinstance(model, FileNetwork) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source, codes)
-
-
-def _all_of(count: int) -> str:
-    return "the BatchNorm layer" if count == 1 else f"all {count} BatchNorm layers"
 
 
 def _with_suggested_sizes(
