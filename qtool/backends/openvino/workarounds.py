@@ -18,10 +18,10 @@ _Widths = np.ndarray[Any, Any]
 #
 # Runtime: OpenVINO, seen in 2026.4, operators ReduceMax and ReduceMin before QuantizeLinear.
 # Defect: the FakeQuantize is fused into the kernel of the reduction, which keeps its results in the
-# type of the codes before it quantizes them: rounded to integers, negative ones to 0. Rewrite: a
-# reshape between the two. The reduction keeps its dimensions and a Squeeze drops them, or it drops
-# them and an Unsqueeze restores them. A reshape that changes nothing would be removed before the
-# fusion.
+# type of the codes before it quantizes them: rounded to integers, negative ones to 0.
+# Rewrite: a reshape between the two. The reduction keeps its dimensions and a Squeeze drops them,
+# or it drops them and an Unsqueeze restores them. A reshape that changes nothing would be removed
+# before the fusion.
 
 
 def isolate_reduce_extremes(model: ir.Model) -> None:

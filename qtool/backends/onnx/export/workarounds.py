@@ -146,10 +146,11 @@ MAX_POOL_PADS = Workaround(
 
 # Workaround for ONNX Runtime: the product of a transposed tensor and a vector.
 #
-# Runtime: ONNX Runtime, seen in 1.31.1, operator MatMul behind a Transpose. Defect: the optimizer
-# fuses both to FusedMatMul, which ignores the transpose where the other operand is a vector, so
-# that the result is wrong. Rewrite: the vector becomes a matrix of one column (Unsqueeze), and a
-# Squeeze behind the product drops that dimension.
+# Runtime: ONNX Runtime, seen in 1.31.1, operator MatMul behind a Transpose.
+# Defect: the optimizer fuses both to FusedMatMul, which ignores the transpose where the other
+# operand is a vector, so that the result is wrong.
+# Rewrite: the vector becomes a matrix of one column (Unsqueeze), and a Squeeze behind the product
+# drops that dimension.
 
 
 def expand_matrix_vector_products(model: ir.Model) -> None:
@@ -185,11 +186,11 @@ MATRIX_VECTOR_PRODUCTS = Workaround(
 
 # Workaround for ONNX Runtime: a slow kernel for a layer norm behind an addition.
 #
-# Runtime: ONNX Runtime, 1.30.0 to 1.32.0, operator LayerNormalization behind an Add. Defect: the
-# optimizer fuses both to SkipLayerNormalization, whose kernel for CPUs takes 3 to 8 times as long
-# as the two (`benchmarks/layer_norms.py`). 1.27 to 1.29 have it the other way round; there the
-# fusion is what one wants. Rewrite: a Sum of the two operands, which is the same sum and is not
-# fused.
+# Runtime: ONNX Runtime, 1.30.0 to 1.32.0, operator LayerNormalization behind an Add.
+# Defect: the optimizer fuses both to SkipLayerNormalization, whose kernel for CPUs takes 3 to 8
+# times as long as the two (`benchmarks/layer_norms.py`). 1.27 to 1.29 have it the other way round;
+# there the fusion is what one wants.
+# Rewrite: a Sum of the two operands, which is the same sum and is not fused.
 
 
 def write_additions_as_sums(model: ir.Model) -> None:
