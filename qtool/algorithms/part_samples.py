@@ -19,12 +19,12 @@ class PartBatch(Batch):
         exact: the same samples, with the inputs in the float network.
     """
 
-    exact: Batch = field(default_factory=Batch)
+    exact: Batch = field(default_factory=Batch, kw_only=True)
 
     def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> PartBatch:
         """Return the batch with a function applied to each tensor, of both sides."""
         own = super().map_tensors(function)
-        return PartBatch(own.args, own.kwargs, self.exact.map_tensors(function))
+        return PartBatch(own.args, own.kwargs, exact=self.exact.map_tensors(function))
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def choose_samples(graph: FloatGraph, batch: Batch, chosen: torch.Tensor | slice
     own = graph.samples_of(batch, chosen)
     if not isinstance(batch, PartBatch):
         return own
-    return PartBatch(own.args, own.kwargs, graph.samples_of(batch.exact, chosen))
+    return PartBatch(own.args, own.kwargs, exact=graph.samples_of(batch.exact, chosen))
 
 
 def join_batches(graph: FloatGraph, batches: Sequence[Batch]) -> Batch:
@@ -62,4 +62,4 @@ def join_batches(graph: FloatGraph, batches: Sequence[Batch]) -> Batch:
     own = graph.join(batches)
     if not isinstance(batches[0], PartBatch):
         return own
-    return PartBatch(own.args, own.kwargs, graph.join([float_side(each) for each in batches]))
+    return PartBatch(own.args, own.kwargs, exact=graph.join([float_side(each) for each in batches]))

@@ -98,7 +98,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "concat": ort_elementwise.concat,
     "conv": layer(conv_accumulator, scale_sums),
     "dequantize": ort_quantize.dequantize,
-    "dynamic_lstm": _on_use("recurrent:dynamic_lstm"),
+    "dynamic_lstm": _on_use("dynamic:dynamic_lstm"),
     "dynamic_matmul": _on_use("dynamic:dynamic_matmul"),
     "dynamic_quantize": _on_use("dynamic:dynamic_quantize"),
     "gather_nbits": _on_use("nbits:gather_nbits"),

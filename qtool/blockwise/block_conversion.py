@@ -206,7 +206,7 @@ def _stored_samples(
     def load(index: int) -> Batch:
         batch, chosen = pieces[index]
         exact, coded = (graph.call_of([s[n] for n in names]) for s in values.load(batch.number))
-        both = PartBatch(coded.args, coded.kwargs, exact)
+        both = PartBatch(coded.args, coded.kwargs, exact=exact)
         return choose_samples(graph, both, chosen) if splits else both
 
     return LazySequence(load, range(len(pieces)))

@@ -32,7 +32,7 @@ ROWS = torch.arange(6.0).reshape(3, 2)
 
 def test_samples_of_both_sides() -> None:
     graph = qtool.capture_model(nn.Linear(2, 2).eval(), ROWS, {"input": {0: "n"}}).graph
-    both = PartBatch((ROWS,), {}, Batch((ROWS * 2,)))
+    both = PartBatch((ROWS,), {}, exact=Batch((ROWS * 2,)))
     chosen = choose_samples(graph, both, torch.tensor([2, 0]))
     assert torch.equal(chosen.args[0][:, 0], torch.tensor([4.0, 0.0]))
     joined = join_batches(graph, [chosen, both])

@@ -116,7 +116,7 @@ def test_no_speed_is_given_where_node_is_missing(
     files: dict[str, Path], data: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(speedup, "_timings", pytest.fail)
+    monkeypatch.setattr(speedup, "compare_speed", pytest.fail)
     model = qtool.quantize(Net().eval(), [data], target=WEB.name, accuracy="fast")
     assert model.speed(files[WEB.name], seconds=0.01) is None
 
