@@ -36,6 +36,26 @@ def doubled(times: int) -> Nodes:
     return [helper.make_node("Concat", [a, a], [b], axis=0) for a, b in pairs]
 
 
+def looped(times: int, grown: str = "s") -> Nodes:
+    """A Loop whose state s becomes s and another tensor, one behind the other."""
+    kinds = (
+        ("i", TensorProto.INT64, []),
+        ("c", TensorProto.BOOL, []),
+        ("s", TensorProto.FLOAT, [1]),
+    )
+    inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
+    ends = [("d", TensorProto.BOOL, []), ("t", TensorProto.FLOAT, None)]
+    outputs = [helper.make_tensor_value_info(*kind) for kind in ends]
+    nodes = [
+        helper.make_node("Identity", ["c"], ["d"]),
+        helper.make_node("Concat", ["s", grown], ["t"], axis=0),
+    ]
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    count = helper.make_tensor("n", TensorProto.INT64, [], [times])
+    constant = helper.make_node("Constant", [], ["n"], value=count)
+    return [constant, helper.make_node("Loop", ["n", "", "x"], ["r"], body=body)]
+
+
 def sizes(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
@@ -54,6 +74,8 @@ ENDS = dict(zip("abc", np.array([0, 2e9, 1], np.float32), strict=True))
     ("repeated", of("Tile", "x", "s"), {"s": sizes(2_000_000_000)}),
     ("filled", of("ConstantOfShape", "s"), {"s": sizes(3_000_000_000)}),
     ("counted", of("Range", *"abc"), ENDS),
+    ("a state that doubles", looped(40), {}),
+    ("a state that grows", looped(10**9, "one"), {"one": np.ones(1, np.float32)}),
 )
 def test_a_file_that_unfolds(nodes: Nodes, stored: dict[str, np.ndarray], tmp_path: Path) -> None:
     file = write(tmp_path / "a.onnx", nodes, **stored)
@@ -64,8 +86,9 @@ def test_a_file_that_unfolds(nodes: Nodes, stored: dict[str, np.ndarray], tmp_pa
         session(file)
 
 
-def test_a_file_that_does_not(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.onnx", doubled(10))
+@pytest.mark.parametrize("nodes", [doubled(10), looped(10)])
+def test_a_file_that_does_not(nodes: Nodes, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.onnx", nodes)
     assert unfolded_tensor(file) is None
     session(file)
 
