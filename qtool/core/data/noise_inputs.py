@@ -112,8 +112,7 @@ def noise_input(model: Any) -> nn.Module:
         CaptureError: the model is no module, whose code draws.
 
     Example:
-        >>> voice = qtool.noise_input(model)
-        >>> quantized = qtool.quantize(voice, batches)
+        >>> voice = qtool.noise_input(model)  # for capture_model, quantize and evaluate
     """
     model = uncompiled(model)
     if not isinstance(model, nn.Module):
