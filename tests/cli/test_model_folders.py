@@ -89,11 +89,13 @@ def test_a_decoder_is_written_as_onnx(cli: Cli) -> None:
         assert "a language model with a KV cache becomes an .onnx file; give -o lm.onnx" in message
 
 
-def test_a_model_without_the_cache_of_its_file_is_refused_first(cli: Cli) -> None:
-    for command in (("evaluate", "out"), ("report", "out", "-o", "page")):
-        shown = cli(*command, "--model", MODEL[0], *TEXTS, code=2).output
-        assert "the float model has none; load that with --task text-generation-with-past" in shown
-        assert "capturing" not in shown
+def test_a_model_is_loaded_with_the_cache_of_its_file(cli: Cli) -> None:
+    shown = cli("evaluate", "out", "--model", MODEL[0], *TEXTS, "--seconds", "0.01").stdout
+    assert "same next token on" in shown
+    assert "step" in shown
+    ids = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
+    with pytest.raises(qtool.DataError, match="load that with task='text-generation-with-past'"):
+        qtool.evaluate("out", qtool.load_model(MODEL[0]), [ids])
 
 
 def test_what_a_folder_holds_and_the_model_does_not_use_is_said(cli: Cli) -> None:
