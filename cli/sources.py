@@ -43,9 +43,7 @@ def load_model(
     check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
-    from qtool.api.captured_source import lacks_cache
     from qtool.core.data.noise_inputs import noise_input
-    from qtool.frontends.huggingface.model_folder import WITH_PAST
     from qtool.frontends.load_model import load_model as load
     from qtool.frontends.own_models import TaskModel
 
@@ -56,8 +54,8 @@ def load_model(
         fixed = {**fixed_inputs_of(file, source), **fixed}
     with track_task("loading the model"):
         model = load(source, options.weights, task, attention=attention, fixed=fixed)
-        if file is not None and task is None and lacks_cache(file, model):
-            model = load(source, None, WITH_PAST, attention=attention)
+        if file is not None and task is None:
+            model = _with_cache_of(file, model, source, attention)
     if options.noise_input:
         model = noise_input(model)
     if isinstance(model, TaskModel) and model.parts and not with_parts:
@@ -67,6 +65,15 @@ def load_model(
         )
     _apply_decoder_options(model, options)
     return model
+
+
+def _with_cache_of(file: Path, model: Any, source: str, attention: str) -> Any:
+    """Return a model, loaded with its KV cache if it is a language model and the file has one."""
+    from qtool.api.captured_source import lacks_cache
+    from qtool.frontends.huggingface.model_folder import WITH_PAST
+    from qtool.frontends.load_model import load_model as load
+
+    return load(source, None, WITH_PAST, attention) if lacks_cache(file, model) else model
 
 
 def file_or_model(
