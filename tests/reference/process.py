@@ -108,11 +108,11 @@ def modules(line: list[str]) -> str:
 
 def main(words: list[str]) -> None:
     sys.stdout, standard = sys.stderr, sys.stdout  # what libraries print is no result
-    if words[0] == "--modules":
+    if words[:1] == ["--modules"]:
         json.dump({words[1]: modules(words[1:])}, standard)
         return
     fix_clocks()
-    if words[0] == "--base":
+    if words[:1] == ["--base"]:
         from tests.without_torch import HIDDEN_PACKAGES
 
         sys.modules |= dict.fromkeys(HIDDEN_PACKAGES)  # type: ignore[arg-type]  # imports fail
