@@ -102,7 +102,7 @@ def noise_input(model: Any) -> nn.Module:
 
     Args:
         model: a module that calls torch.randn, rand, randn_like, rand_like or normal, or fills
-            tensors by normal_, uniform_ or exponential_, as voices do. It stays as it is, and
+            tensors by `normal_`, `uniform_` or `exponential_`, as voices do. It stays as it is, and
             shares its weights.
 
     Returns:
