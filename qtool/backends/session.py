@@ -71,7 +71,7 @@ class Session(Protocol):
 def positions(ports: Sequence[PortInfo], others: Sequence[PortInfo]) -> list[int]:
     """Return the place of each port among others of the same names; its own if a name differs."""
     names = [port.name for port in others]
-    same = sorted(names) == sorted(port.name for port in ports)
+    same = sorted({*names}) == sorted(port.name for port in ports)  # no name stands twice
     return [names.index(port.name) for port in ports] if same else [*range(len(ports))]
 
 

@@ -173,7 +173,7 @@ def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
     reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
     update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
-    gated = insert_before(node, aten.mul.Tensor, (reset, b[2]), "told")
+    gated = insert_before(node, aten.mul.Tensor, (reset, b[2]), "gated")
     new = _sum(node, aten.tanh.default, a[2], gated, "new")
     kept = insert_before(node, aten.sub.Tensor, (h, new), "less")
     return insert_before(

@@ -21,18 +21,23 @@ from qtool.core.remedies import Argument
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.evaluation.generation import next_tokens
-from qtool.evaluation.language_model import LOGITS
+from qtool.evaluation.language_model import LOGITS, POSITIONS
 from qtool.evaluation.model_inputs import describe_input
 from qtool.evaluation.options import GenerationOptions
 
+IDS = "input_ids"
 TEXTS, TOKENS = 32, 32
 """Number of texts, and of tokens in each."""
 
 
 def is_decoder(file: str | Path) -> bool:
-    """Return whether a file has logits of tokens and a KV cache as inputs."""
+    """Return whether a file has logits of tokens, and takes tokens and a KV cache alone.
+
+    The decoder behind an encoder also takes what that has computed.
+    """
     session = open_model(file)
-    cached = any(is_cache(describe_input(port)) for port in session.inputs)
+    others = [port.name for port in session.inputs if not is_cache(describe_input(port))]
+    cached = len(others) < len(session.inputs) and set(others) <= {IDS, MASK, POSITIONS}
     return cached and any(port.name == LOGITS for port in session.outputs)
 
 
@@ -60,5 +65,5 @@ def own_texts(
         decoder.restart()
         options = GenerationOptions(tokens=TOKENS - 1, temperature=1.0, seed=seed)
         ids = np.array([[start, *next_tokens(decoder, [start], options)]])
-        batches.append({"input_ids": ids, MASK: np.ones_like(ids)})
+        batches.append({IDS: ids, MASK: np.ones_like(ids)})
     return batches
