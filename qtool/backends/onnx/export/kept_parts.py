@@ -26,6 +26,7 @@ from qtool.backends.onnx.subgraph import (
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.remedies import OtherFile
+from qtool.core.types import Array
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset that added coordinate modes to Resize
@@ -280,7 +281,7 @@ def _all_dimensions(
     """Remove `axes` from a node; return the nodes that compute its new inputs."""
     before: list[onnx.NodeProto] = []
 
-    def stored(name: str, array: np.ndarray[Any, Any]) -> str:
+    def stored(name: str, array: Array) -> str:
         full = f"{node.output[0]}/{name}"
         graph.initializer.append(numpy_helper.from_array(array, full))
         return full

@@ -20,6 +20,7 @@ from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
 from qtool.backends.onnxruntime.session import cpu_session
 from qtool.core.errors import KernelError
+from qtool.core.types import Array
 
 _SMALL = 1 << 16
 """Bytes up to which a constant is stored in the graph."""
@@ -89,9 +90,7 @@ def runtime_graph(
     return run, computed
 
 
-def _stored(
-    arrays: Mapping[str, np.ndarray[Any, Any]], options: ort.SessionOptions
-) -> list[onnx.TensorProto]:
+def _stored(arrays: Mapping[str, Array], options: ort.SessionOptions) -> list[onnx.TensorProto]:
     """Return the tensors of a graph's constants.
 
     Large constants are shared with the session: neither copied nor part of the message, which
@@ -139,7 +138,7 @@ def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> 
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+def _declared(array: Array) -> tuple[int | None, ...]:
     """Return the shape to declare: open sizes, but the length of a vector of sizes (Resize)."""
     is_sizes = array.ndim == 1 and array.dtype == np.int64
     return array.shape if is_sizes else (None,) * array.ndim
