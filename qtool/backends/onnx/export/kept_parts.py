@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper, version_converter
 from torch import fx
 
 from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 from qtool.backends.onnx.subgraph import (
     OnnxSubgraph,
     onnx_part,
@@ -61,7 +62,7 @@ def _translate_part(inputs: Any, part: str) -> Any:
     return [results] if outputs == 1 else list(results)
 
 
-PART_TRANSLATIONS = {onnx_part: _translate_part}
+PART_TRANSLATIONS: dict[TorchOperator, Writer] = {onnx_part: _translate_part}
 """The translation of parts, in the form that torch.onnx takes."""
 
 
