@@ -12,6 +12,7 @@ from onnx import ValueInfoProto, helper, numpy_helper
 
 from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnxruntime.integer_engine.integer_program import Kernel
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
 from qtool.core.types import Array
@@ -73,7 +74,7 @@ class BoundKernel:
         form: form of the node.
     """
 
-    kernel: Callable[..., Any]
+    kernel: Kernel
     inputs: Sequence[Value | None]
     form: NodeForm
 

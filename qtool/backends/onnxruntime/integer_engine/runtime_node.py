@@ -6,7 +6,7 @@ kernel rounds in other places than its parts. So a float part of a model runs as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
+from qtool.backends.onnxruntime.integer_engine.integer_program import Kernel
 from qtool.backends.onnxruntime.session import cpu_session
 from qtool.core.errors import KernelError
 from qtool.core.types import Array
@@ -29,7 +30,7 @@ Known = Mapping[str, onnx.ValueInfoProto]
 
 def runtime_graph(
     nodes: Sequence[Node], file: OnnxModel, outputs: Sequence[str], known: Known
-) -> tuple[Callable[..., Any], tuple[str, ...]]:
+) -> tuple[Kernel, tuple[str, ...]]:
     """Return a function that runs nodes of a model in the runtime, and the names of its inputs.
 
     The function raises KernelError if the runtime refuses the nodes.
