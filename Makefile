@@ -55,7 +55,7 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+test: $(DEV_READY) ## Run the tests and checks of a change; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint

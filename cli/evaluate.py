@@ -33,7 +33,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ..
     reads("classes stride", files="int8_file"),
     options.labels,
     options.eval_,
-    record("measured", ReportOptions, "lower_is_better seconds history"),
+    record("measured", ReportOptions, "lower_is_better seconds"),
     click.option(
         "--threads",
         default="1",
@@ -76,10 +76,7 @@ def command(
     from qtool.core.errors import FileError
     from qtool.core.missing_files import missing
     from qtool.core.paths import is_file
-    from qtool.evaluation.history import append_run, read_history, run_of
 
-    if (history := measured.history) is not None:
-        read_history(history)
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
     sources.check_data(reading, labels)
@@ -103,6 +100,4 @@ def command(
         other_model=other_model,
         progress=output.stage("evaluating", output.length_of(share)),
     )
-    if history is not None:
-        append_run(history, run_of("evaluate", result, int8_file, str(int8_file)))
     output.show_report(result, as_json, title=int8_file)

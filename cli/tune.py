@@ -19,8 +19,7 @@ from qtool.core.search_options import SearchGoals, SearchOptions
 from qtool.evaluation.options import ReportOptions
 
 if TYPE_CHECKING:
-    from qtool import TunedModel
-    from qtool.evaluation.history import Run
+    pass
 
 
 @click.command("tune", cls=Command)
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
         help="Class numbers of --eval-data: name of an array in its .npz, or a file.",
     ),
     options.eval_,
-    record("measured", ReportOptions, "lower_is_better history"),
+    record("measured", ReportOptions, "lower_is_better"),
     options.output,
     record("goals", SearchGoals),
     record("search", SearchOptions, "budget evaluations choices groups"),
@@ -106,7 +105,6 @@ def command(
     import qtool
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import file_format, suffixes_of
-    from qtool.evaluation.history import append_run, read_history
     from qtool.planning.targets import target_for
 
     check_writable(output_, model, loading.weights, data, eval_data, suffixes=suffixes_of("qdq"))
@@ -114,8 +112,6 @@ def command(
     how = replace(how, target=target_for(kind, how.target))
     for path in filter(None, (page, save_recipe)):
         check_writable(path, model, loading.weights, data, eval_data)
-    if (history := measured.history) is not None:
-        read_history(history)
     sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, loading)
@@ -140,8 +136,6 @@ def command(
     )
     with output.status("exporting and verifying"):
         result.save(output_, page=page, recipe=save_recipe)
-    if history is not None:
-        append_run(history, _run_of(result, output_))
     if as_json:
         from qtool.cli.documents import TunedFile
 
@@ -152,25 +146,3 @@ def command(
         missed = "; ".join(result.missed)
         output.warn(f"goal missed: {missed}; the best file was written")
         raise SystemExit(1)
-
-
-def _run_of(result: TunedModel, path: Path) -> Run:
-    """Return the entry of the file of experiments for the best file of a search.
-
-    Args:
-        result: the search.
-        path: the file that was written.
-    """
-    from qtool.evaluation.history import make_run
-
-    best, metric = result.best, result.best.score.metric
-    return make_run(
-        "tune",
-        path,
-        str(path),
-        best.size,
-        verdict="goals met" if result.reached else "goal missed",
-        speedup=best.speedup,
-        sqnr_db=best.score.sqnr_db,
-        metrics={} if metric is None else {metric.name: metric.values[1]},
-    )

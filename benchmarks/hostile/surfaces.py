@@ -412,7 +412,6 @@ def special_files(seeds: Path, random: Random) -> list[str]:
             ["inspect", path],
             ["merge", path, path, "-o", "o.calib"],
             ["evaluate", file, "--model", net, "--data", x, "--labels", path],
-            ["evaluate", file, "--model", net, "--data", x, "--history", path],
             ["generate", path, "the cat"],
             ["generate", str(seeds / "llama/model.onnx"), "the cat", "--tokenizer", path],
         ]
@@ -446,14 +445,8 @@ def output_paths(seeds: Path, random: Random) -> list[str]:
     return random.choice([_calibrate(net, x, out=path), convert, ["merge", x, x, "-o", path]])
 
 
-def histories(seeds: Path, random: Random) -> list[str]:
+def configurations(seeds: Path, random: Random) -> list[str]:
     file, net, x = (str(seeds / n) for n in ("q.onnx", "m.onnx", "x.npy"))
-    if random.random() < 0.5:
-        run = {"schema": 1, "time": "2026-01-01T00:00:00", "command": "evaluate", "file": "q.onnx"}
-        lines = [_json_text(dict(run), random, seeds) for _ in range(random.randint(1, 3))]
-        Path("h.jsonl").write_text("\n".join(lines), errors="replace")
-        given = ["--data", x, "--seconds", "0.01", "--history", "h.jsonl", "--other-model"]
-        return ["evaluate", file, "--model", net, *given]
     settings = {"data": x, "seconds": 0.01, "batch-size": 4, "model": net}
     document = damage_json(settings, random, str(seeds / CANARY))
     lines = [f"{k} = {json.dumps(v)}" for k, v in document.items()]
@@ -499,7 +492,7 @@ SURFACES = (
     Surface("labels", 50, labels),
     Surface("special-files", 60, special_files),
     Surface("output-paths", 40, output_paths),
-    Surface("histories", 40, histories),
+    Surface("configurations", 40, configurations),
     Surface("recipes", 30, recipes),
     Surface("generate", 50, generate),
 )

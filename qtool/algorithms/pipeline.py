@@ -84,7 +84,8 @@ class Step:
         replay: applies a recorded change again, without calibration. By default the change is only
             recorded: weights are read from the codes in the file.
         low_bits: `samples` for weights of fewer than 8 bits, if that is more.
-        judges: how many held-out samples decide whether its result is accepted; 0: it always is.
+        judges: how many held-out samples choose among its candidates, and decide whether the best
+            is accepted; 0: the first always is.
         optional: where it fails, the state stays as it was, with a note. For steps that run by
             default and evaluate the network on parts of the data, or backwards: not every network
             can do that.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
 from qtool.evaluation.gate.own_texts import is_decoder, own_texts
-from qtool.evaluation.gate.result import GateResult, Outcome
-from qtool.evaluation.history import Run, append_run, make_run, read_history
+from qtool.evaluation.gate.result import GateResult
 from qtool.evaluation.label_checks import in_calibrated_order
 from qtool.metrics.metric import PERPLEXITY
 from qtool.metrics.named_metrics import AGREEMENT, user_metric
 from qtool.metrics.vector_output import folders_of, read_pooling
 
-COMMAND = "gate"
 
-
-@accepts_paths("file", "against", "history", "processor", models="file against")
+@accepts_paths("file", "against", "processor", models="file against")
 def gate(
     file: str | Path,
     against: str | Path,
@@ -46,7 +42,6 @@ def gate(
     runtime: str = NATIVE,
     threads: int = 1,
     seconds: float = 2.0,
-    history: str | Path | None = None,
     processor: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> GateResult:
@@ -74,7 +69,6 @@ def gate(
         lower_is_better: whether the numbers of a function are errors.
         other_model: accept a float file with other weights than the file was made from.
         runtime, threads, seconds: see `qtool.evaluate`.
-        history: a file that receives a line on this run; the last accepted one is shown.
         processor: a folder whose `1_Pooling/config.json` says how the states of tokens become one
             vector for "spearman", "recall@K" and "agreement"; by default those of both files, else
             the mean over the attention mask.
@@ -102,7 +96,6 @@ def gate(
     data = own_texts(Path(against), labels, progress) if data is None else data
     data, labels = split_labels(data, labels)
     data = in_calibrated_order(file, data)
-    runs = () if history is None else read_history(Path(history))
     inputs = file_inputs(against, data, progress)
     folders = [] if processor is None else [Path(processor)]
     folders += folders_of((Path(file), Path(against)))
@@ -118,33 +111,4 @@ def gate(
         read_pooling(folders if isinstance(metric, str) else ()),
     )
     positions = getattr(data, "positions", None)
-    result = run_gate(Path(file), Path(against), inputs, labels, options, positions)
-    if history is None:
-        return result
-    append_run(Path(history), _run_of(result))
-    return replace(result, previous=_last_accepted(runs, result))
-
-
-def _run_of(result: GateResult) -> Run:
-    metric, path = result.metric, Path(result.file)
-    metrics: dict[str, float] = {"samples": result.samples}
-    if metric is not None:
-        metrics |= {metric.name: metric.value, f"{metric.name} of float": metric.float_}
-    return make_run(
-        COMMAND,
-        path,
-        result.file,
-        path.stat().st_size,
-        verdict=str(result.outcome),
-        speedup=None if result.speedup is None else result.speedup.median,
-        metrics=metrics,
-    )
-
-
-def _last_accepted(runs: Sequence[Run], result: GateResult) -> Run | None:
-    name = "" if result.metric is None else result.metric.name
-    for run in reversed(runs):
-        own = (run.command, run.verdict, run.file) == (COMMAND, Outcome.ACCEPTED, result.file)
-        if own and (not name or name in run.metrics):
-            return run
-    return None
+    return run_gate(Path(file), Path(against), inputs, labels, options, positions)

@@ -134,10 +134,7 @@ class QuantizedModel(Quantized):
             FileError: the folder cannot be written, or holds other files than a report.
         """
         from qtool.evaluation.report.page.folder import MODEL
-        from qtool.evaluation.report.page.write import (  # loads the plotting library
-            History,
-            ReportFolder,
-        )
+        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
         place = Path(folder)
         data, options = with_labels(data, options or ReportOptions())
@@ -145,11 +142,7 @@ class QuantizedModel(Quantized):
         if not options.title:
             options = replace(options, title=resolve(place).name)
         with scratch_folder() as scratch:
-            file, history = scratch / MODEL, options.history
-            name = str(place / MODEL)
-            pages = ReportFolder.of(
-                place, None if history is None else History(history, file, name)
-            )
+            file, pages = scratch / MODEL, ReportFolder.of(place)
             _check_options(data, options)
             self.export(file)
             subjects = [

@@ -186,13 +186,9 @@ def _report_file(
     opened, data = open_file(file), in_calibrated_order(file, data)
     with scratch_folder() as work:
         source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
-        from qtool.evaluation.report.page.write import (  # loads the plotting library
-            History,
-            ReportFolder,
-        )
+        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
-        history = None if options.history is None else History(options.history, file, str(file))
-        pages = ReportFolder.of(folder, history)
+        pages = ReportFolder.of(folder)
         report = build_report(
             [source.subject, quantized_subject(opened)],
             source.data,

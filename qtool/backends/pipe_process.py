@@ -22,6 +22,7 @@ import numpy as np
 
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 
 Message = dict[str, Any]
 
@@ -125,7 +126,7 @@ def receive(pipe: IO[bytes]) -> tuple[Message, Arrays]:
     """
     text, payload = _LENGTHS.unpack(_read_exactly(pipe, _LENGTHS.size))
     message = json.loads(_read_exactly(pipe, text))
-    data, arrays, start = _read_exactly(pipe, payload), list[np.ndarray[Any, Any]](), 0
+    data, arrays, start = _read_exactly(pipe, payload), list[Array](), 0
     for dtype, shape, length in message.pop("tensors", ()):
         part = data[start : start + length]
         arrays.append(np.frombuffer(part, dtype).reshape(shape).copy())

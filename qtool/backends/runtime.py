@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from qtool.backends.workaround import Workaround
+from qtool.core.types import Array
 
-Arrays = Sequence[np.ndarray[Any, Any]]
-Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
+Arrays = Sequence[Array]
+Run = Callable[[str | Path, Arrays], list[Array]]
 """Takes a file and one batch in the order of its inputs, returns its outputs in order."""
 
 

@@ -37,6 +37,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import Levels, with_known
 from qtool.core.graph.node_calls import Values
 from qtool.core.memory import trim_memory
+from qtool.core.types import Array
 from qtool.distributed import Ranks, current
 from qtool.metrics.output_errors import OutputErrors
 
@@ -172,7 +173,7 @@ def _errors(name: str, exact: torch.Tensor, coded: torch.Tensor) -> OutputErrors
     """Return the errors of a result, of one element of its first dimension after the other: in
     float64 all of them may not fit into memory."""
 
-    def array(row: torch.Tensor) -> np.ndarray[Any, Any]:
+    def array(row: torch.Tensor) -> Array:
         return row[None].double().numpy(force=True)
 
     pairs = zip(torch.atleast_1d(exact), torch.atleast_1d(coded), strict=True)

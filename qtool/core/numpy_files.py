@@ -26,7 +26,7 @@ from qtool.core.types import Array
 
 SUFFIXES = (".npy", ".npz")
 
-Positions = np.ndarray[Any, Any]
+Positions = Array
 Rows = slice | Positions
 
 
@@ -71,7 +71,7 @@ class NumpyFiles:
         return sum(-(-len(rows) // self.batch_size) for _, rows in self._parts())
 
     @property
-    def positions(self) -> np.ndarray[Any, Any] | None:
+    def positions(self) -> Array | None:
         """Positions of the samples among those of all files, int64; None: all samples."""
         if self.samples is None:
             return None
@@ -105,14 +105,14 @@ class NumpyFiles:
         """Return the rows of an array in a batch as they are handed out."""
         return rows
 
-    def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], Rows]]:
+    def _cuts(self) -> Iterator[tuple[dict[str, Array], Rows]]:
         """Yield the arrays and the rows of each batch."""
         for arrays, rows in self._parts():
             for start in range(0, len(rows), self.batch_size):
                 stop = start + self.batch_size
                 yield arrays, slice(start, stop) if isinstance(rows, range) else rows[start:stop]
 
-    def _parts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], range | Positions]]:
+    def _parts(self) -> Iterator[tuple[dict[str, Array], range | Positions]]:
         """Yield the arrays of each file, and the rows of it to use."""
         positions, before = self.positions, 0
         for file in self.files():
@@ -127,7 +127,7 @@ class NumpyFiles:
     def _lengths(self) -> list[int]:
         return [self._read(file)[1] for file in self.files()]
 
-    def _read(self, file: Path) -> tuple[dict[str, np.ndarray[Any, Any]], int]:
+    def _read(self, file: Path) -> tuple[dict[str, Array], int]:
         """Return the arrays of a file that are inputs, and how many samples they have."""
         arrays = {k: a for k, a in read_arrays(file).items() if k not in self.exclude}
         if not arrays:
@@ -163,7 +163,7 @@ def array_names(path: Path) -> frozenset[str]:
     return frozenset()
 
 
-def even_positions(count: int, samples: int | None) -> np.ndarray[Any, Any]:
+def even_positions(count: int, samples: int | None) -> Array:
     """Return evenly spaced positions, int64 [min(count, samples)].
 
     Data in the order of its classes keeps all of them. None: all positions.
@@ -173,7 +173,7 @@ def even_positions(count: int, samples: int | None) -> np.ndarray[Any, Any]:
     return np.arange(samples) * count // samples
 
 
-def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+def read_arrays(file: Path) -> dict[str, Array]:
     """Return the arrays of a .npz by name, or that of a .npy under "". Pickled objects are refused.
 
     Raises:
@@ -207,7 +207,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
+def read_labels(file: Path, key: str) -> Array:
     """Return one array of a .npz by name; raise DataError if there is none."""
     arrays = read_arrays(file)
     if key not in arrays:
@@ -215,7 +215,7 @@ def read_labels(file: Path, key: str) -> np.ndarray[Any, Any]:
     return arrays[key]
 
 
-def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
+def find_labels(key: str, data: Path) -> Array:
     """Return class numbers from the .npy or .npz file `key`, or from array `key` of the data file.
 
     Raises:

@@ -9,15 +9,16 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from qtool.core.atomic import write_atomic
 from qtool.core.records import from_json, to_json
+from qtool.core.types import Array
 
 T = TypeVar("T")
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+Arrays = Mapping[str, Array]
 
 
 class Store:
@@ -33,7 +34,7 @@ class Store:
         self.folder = folder
         self.key = key
 
-    def load(self, name: str, key: str = "") -> dict[str, np.ndarray[Any, Any]] | None:
+    def load(self, name: str, key: str = "") -> dict[str, Array] | None:
         """Return the arrays stored under `name` and this key; None if missing or damaged."""
         if self.folder is None:
             return None

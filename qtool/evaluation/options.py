@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from qtool.core.limits import DAY, THREADS, Range
@@ -53,8 +52,6 @@ class ReportOptions(OptionRecord):
         samples: measure the sensitivity of the layers on this many samples, the first ones.
         budget: time limit for measuring the layers, in runs of the float model.
         goals: goals of the verdict.
-        history: append a line of JSON on this run to FILE, such as history.jsonl; the report shows
-            the trend.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -71,7 +68,6 @@ class ReportOptions(OptionRecord):
     samples: int = option(512, "layer-samples", kind="count", range=_COUNT)
     budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
-    history: Path | None = option(None, kind="path", metavar="FILE")
 
     @property
     def mark(self) -> str:

@@ -142,9 +142,9 @@ class Captured(InProcess):
             graph = replace(self.graph, module=G.clone(self.graph.module))
             before = self._outputs or example_outputs(self.graph)
             self._outputs = None  # may be large, and are rarely needed again
+            reasons = {p.name: p.reason_for(graph.module) for p in passes}
             counts, _ = apply_passes(graph, passes, before)
-            used = [p for p in passes if counts[p.name]]
-            applied = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
+            applied = tuple(Rewrite(n, counts[n], why) for n, why in reasons.items() if counts[n])
             self._prepared[name] = (graph, applied)
         return self._prepared[name]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import ldexp
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
+from qtool.core.types import Array
 from qtool.observers.statistic import (
     CHUNK,
     Extremes,
@@ -303,7 +303,7 @@ class Histogram(Extremes):
 
     @classmethod
     def from_state(
-        cls, state: Mapping[str, NDArray[Any]], axis: int | None, *, bins: int = 2048
+        cls, state: Mapping[str, Array], axis: int | None, *, bins: int = 2048
     ) -> Histogram:
         arrays = check_range_state(state, _DTYPES, axis)
         low, high, counts = arrays["min"], arrays["max"], arrays["counts"]
@@ -340,7 +340,7 @@ def _grid(low: Floats, high: Floats, bins: int) -> tuple[Ints, Ints, Ints]:
     return exponent, first, _index(high, exponent) - first + 1
 
 
-def _column(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor | float:
+def _column(values: Array, like: torch.Tensor) -> torch.Tensor | float:
     """Return [c] as a [c, 1] tensor of `like`'s dtype and device; one value as a number."""
     if values.size == 1:
         number: float = values.item()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
+from qtool.core.types import Array
 from qtool.observers.statistic import (
     Extremes,
     State,
@@ -58,7 +58,7 @@ class MinMax(Extremes):
         return {"min": self.low.copy(), "max": self.high.copy(), "rows": rows}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, NDArray[Any]], axis: int | None) -> MinMax:
+    def from_state(cls, state: Mapping[str, Array], axis: int | None) -> MinMax:
         arrays = check_range_state(state, _DTYPES, axis)
         if arrays["rows"].shape != (1,) or (arrays["rows"][0] > 0) != bool(arrays["min"].size):
             raise CalibrationError("damaged statistics: wrong number of rows")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
+from qtool.core.types import Array
 from qtool.observers.statistic import (
     Extremes,
     State,
@@ -94,7 +94,7 @@ class MovingAverage(Extremes):
 
     @classmethod
     def from_state(
-        cls, state: Mapping[str, NDArray[Any]], axis: int | None, *, momentum: float = 0.9
+        cls, state: Mapping[str, Array], axis: int | None, *, momentum: float = 0.9
     ) -> MovingAverage:
         arrays = check_range_state(state, _DTYPES, axis)
         channels = len(arrays["min"])

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
 from qtool.core.observer_options import OPTIONS, Option, options_of
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import unknown_name
 from qtool.core.remedies import CallEdit
-from qtool.core.types import ObserverSpec, QType
+from qtool.core.types import Array, ObserverSpec, QType
 from qtool.observers import ranges
 from qtool.observers.histogram import Histogram
 from qtool.observers.min_max import MinMax
@@ -33,7 +32,7 @@ class StatisticType(Protocol):
     def __call__(self, axis: int | None, /, *args: Any, **settings: Any) -> Statistic: ...
 
     def from_state(
-        self, state: Mapping[str, NDArray[Any]], axis: int | None, /, *args: Any, **settings: Any
+        self, state: Mapping[str, Array], axis: int | None, /, *args: Any, **settings: Any
     ) -> Statistic: ...
 
 
@@ -140,7 +139,7 @@ def create(spec: ObserverSpec, axis: int | None) -> Statistic:
     return row.statistic(axis, **row.settings(options_of(spec)))
 
 
-def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[Any]]) -> Statistic:
+def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, Array]) -> Statistic:
     """Return the statistic of `spec` and `axis` with this state.
 
     Raises CalibrationError for a damaged state and as `options_of` does.

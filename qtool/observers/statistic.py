@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError, DataError
+from qtool.core.types import Array
 
-State = dict[str, NDArray[Any]]
+State = dict[str, Array]
 Floats = NDArray[np.float32]
 
 # Elements per chunk. On the CPU a chunk and its temporaries stay in the cache; elsewhere fewer,
@@ -66,7 +67,7 @@ class Statistic(Protocol):
         ...
 
     @classmethod
-    def from_state(cls, state: Mapping[str, NDArray[Any]], axis: int | None) -> Statistic:
+    def from_state(cls, state: Mapping[str, Array], axis: int | None) -> Statistic:
         """Return the statistic with this state; settings other than defaults are keywords.
 
         Raises:
@@ -96,8 +97,8 @@ class Extremes:
     """
 
     axis: int | None
-    low: NDArray[Any]
-    high: NDArray[Any]
+    low: Array
+    high: Array
 
     @property
     def channels(self) -> int:
@@ -230,7 +231,7 @@ def finite_ends(low: torch.Tensor, high: torch.Tensor) -> tuple[Floats, Floats]:
     return ends[0], ends[1]
 
 
-def as_tensor(values: NDArray[Any], axis: int | None) -> torch.Tensor:
+def as_tensor(values: Array, axis: int | None) -> torch.Tensor:
     """Return an array [C] as float64 tensor: rank 0 per tensor, [C] per channel."""
     t = torch.from_numpy(values.astype(np.float64))
     return t.reshape(()) if axis is None else t
@@ -254,7 +255,7 @@ def check_mergeable(one: Statistic, other: Statistic) -> None:
         )
 
 
-def check_state(state: Mapping[str, object], dtypes: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def check_state(state: Mapping[str, object], dtypes: Mapping[str, Any]) -> dict[str, Array]:
     """Return copies of the arrays of `state`; raise CalibrationError if it is damaged."""
     if set(state) != set(dtypes):
         raise CalibrationError(f"damaged statistics: has {sorted(state)}, needs {sorted(dtypes)}")
@@ -271,7 +272,7 @@ def check_state(state: Mapping[str, object], dtypes: Mapping[str, Any]) -> dict[
 
 def check_range_state(
     state: Mapping[str, object], dtypes: Mapping[str, Any], axis: int | None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     """Like `check_state`; "min" and "max" must also be in order and of equal length."""
     arrays = check_state(state, dtypes)
     low, high = arrays["min"], arrays["max"]

@@ -13,7 +13,6 @@ pools (pool_forms.py), data movement (move_forms.py) and sorting (sort_forms.py)
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from qtool.passes.move_forms import MOVE_RULES, circular_pad
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.recurrent import CELL_RULES
-from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, ints
+from qtool.passes.rewrite_rules import Rule, Rules, clone_as, insert_before, ints
 from qtool.passes.sort_forms import SORT_RULES
 
 aten = torch.ops.aten
@@ -250,7 +249,7 @@ def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
     return G.infer(product)
 
 
-RULES: Mapping[Any, Rule] = {
+RULES: Rules = {
     aten.mul.Tensor: _with_tensors,
     aten.div.Tensor: _with_tensors,
     **dict.fromkeys(_SCALAR, _with_tensors),

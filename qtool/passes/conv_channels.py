@@ -14,6 +14,8 @@ three as they are: where a layer stays in float, its file has no fourth one.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -22,7 +24,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.fold_batch_norm import fold_statistics
+from qtool.passes.fold_batch_norm import fold_statistics, why_not_folded
 from qtool.passes.graph_pass import pattern_pass
 from qtool.passes.rewrite_rules import add_parameters, clone_as, ints
 
@@ -234,11 +236,19 @@ def replace_by_depthwise(
     G.replace(node, clone_as(node, torch_ops.conv, args))
 
 
-batch_norm_as_conv = pattern_pass(
-    "batch_norm_as_conv",
-    _is_unfolded_norm,
-    _norm_as_conv,
-    "a BatchNorm that cannot be folded runs in integers as a depthwise 1x1 convolution",
+def _not_folded(module: fx.GraphModule) -> str:
+    reasons = Counter(map(why_not_folded, filter(_is_unfolded_norm, G.calls(module.graph))))
+    return "; ".join(f"{count}x {reason}" for reason, count in reasons.items())
+
+
+batch_norm_as_conv = replace(
+    pattern_pass(
+        "batch_norm_as_conv",
+        _is_unfolded_norm,
+        _norm_as_conv,
+        "a BatchNorm that cannot be folded runs in integers as a depthwise 1x1 convolution",
+    ),
+    detail=_not_folded,
 )
 
 

@@ -4,9 +4,8 @@ y = gamma * (W x + b - mean) / sqrt(var + eps) + beta is W' x + b' with, per out
 g = gamma / sqrt(var + eps), W' = g W, b' = g (b - mean) + beta. Computed in float64.
 
 Every call gets separate weights, so a weight shared by two calls, or a module called twice with
-different norms behind it, stays right; equal results are shared again. Not folded: a layer with
-another reader, and a linear layer on more than two dimensions, where BatchNorm normalizes
-dimension 1 and not the features.
+different norms behind it, stays right; equal results are shared again. `why_not_folded` says which
+norms stay.
 """
 
 from __future__ import annotations
@@ -47,17 +46,25 @@ LAYERS: Mapping[Any, _Layer] = {
 }
 
 
-def _foldable(norm: fx.Node) -> bool:
+def why_not_folded(norm: fx.Node) -> str:
+    """Return why a BatchNorm stays, for the plan; "" for one that is folded."""
     layer = norm.args[0]
-    return (
-        norm.target is aten.batch_norm.default
-        and isinstance(layer, fx.Node)
-        and layer.target in LAYERS
-        and len(layer.users) == 1
-        and not norm.args[5]  # with the statistics of the batch it is not constant
-        and all(n is None or n.op == "get_attr" for n in _constants(layer, norm))
-        and (layer.target is not aten.linear.default or G.rank(layer) == 2)
-    )
+    assert isinstance(layer, fx.Node)
+    if norm.args[5]:
+        return "it uses the statistics of the batch"
+    if layer.target not in LAYERS:
+        return "no convolution or linear layer is in front"
+    if len(layer.users) > 1:
+        return f"{G.name_of(layer)} has another reader"
+    if any(n is not None and n.op != "get_attr" for n in _constants(layer, norm)):
+        return f"weights of {G.name_of(layer)}, or its own, are computed"
+    if layer.target is aten.linear.default and G.rank(layer) != 2:
+        return f"it normalizes dimension 1, and not the features of {G.name_of(layer)}"
+    return ""
+
+
+def _foldable(node: fx.Node) -> bool:
+    return node.target is aten.batch_norm.default and not why_not_folded(node)
 
 
 def _constants(layer: fx.Node, norm: fx.Node) -> tuple[Any, ...]:

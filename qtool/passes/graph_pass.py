@@ -27,6 +27,7 @@ class GraphPass:
         rewrite: edits the module in place and returns the number of rewrites.
         leftover: returns the first node that the pass should have removed, or None.
         reason: why a target wants it; the plan shows it.
+        detail: returns what the plan adds to the reason, of the graph before the pass; "" for none.
         needs_whole_graph: the pattern may span blocks, so that a part of the graph is not enough.
     """
 
@@ -34,7 +35,12 @@ class GraphPass:
     rewrite: Callable[[fx.GraphModule], int]
     leftover: Callable[[fx.GraphModule], fx.Node | None] = lambda _: None
     reason: str = ""
+    detail: Callable[[fx.GraphModule], str] = lambda _: ""
     needs_whole_graph: bool = False
+
+    def reason_for(self, module: fx.GraphModule) -> str:
+        """Return the reason with the detail of a graph that the pass has not run on."""
+        return ": ".join(filter(None, (self.reason, self.detail(module))))
 
 
 def pattern_pass(

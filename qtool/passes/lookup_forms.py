@@ -8,7 +8,6 @@ with a matrix that is 1 where a row is in a bag.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.rewrite_rules import Rule, clone_as, insert_before
+from qtool.passes.rewrite_rules import Rules, clone_as, insert_before
 
 aten = torch.ops.aten
 _SUM, _MEAN, _MAX = 0, 1, 2
@@ -108,7 +107,7 @@ def _by_offsets(node: fx.Node, bag: _Bag) -> fx.Node:
     return insert_before(node, aten.matmul.default, (inside, rows))
 
 
-LOOKUP_RULES: Mapping[Any, Rule] = {
+LOOKUP_RULES: Rules = {
     aten.embedding.default: _embedding,
     aten.embedding_bag.default: _embedding_bag,
     aten.embedding_bag.padding_idx: _embedding_bag,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, insert_before
+from qtool.passes.rewrite_rules import Rule, Rules, insert_before
 
 aten = torch.ops.aten
 OPEN_END = 2**63 - 1  # torch's end of an open slice
@@ -219,7 +217,7 @@ def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return insert_before(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
 
 
-MOVE_RULES: Mapping[Any, Rule] = {
+MOVE_RULES: Rules = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
     aten.chunk.default: _split,

@@ -14,7 +14,7 @@ padding.)
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from math import prod
 from typing import Any
@@ -26,10 +26,10 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
 from qtool.core.windows import spans, window_count
-from qtool.passes.rewrite_rules import Rule, insert_before, ints
+from qtool.passes.rewrite_rules import Rule, Rules, insert_before, ints
 
 aten = torch.ops.aten
-_Body = Callable[[fx.Node, fx.Node, tuple[Any, ...]], fx.Node | None]
+_Body = Callable[[fx.Node, fx.Node, G.Shape], fx.Node | None]
 """(call, image [N, C, ...], sizes of the result) -> the pool that replaces it."""
 
 
@@ -75,7 +75,7 @@ def _values_only(node: fx.Node) -> fx.Node | None:
     return reader if first else None
 
 
-def _equal_windows(x: fx.Node, out: tuple[Any, ...]) -> list[int] | None:
+def _equal_windows(x: fx.Node, out: G.Shape) -> list[int] | None:
     """Return the window of an adaptive pool if all are equal."""
     sizes = G.shape(x)[2:]
     if not _is_fixed(x) or any(s % o for s, o in zip(sizes, out, strict=True)):
@@ -83,7 +83,7 @@ def _equal_windows(x: fx.Node, out: tuple[Any, ...]) -> list[int] | None:
     return [s // o for s, o in zip(sizes, out, strict=True)]
 
 
-def _dynamic_windows(node: fx.Node, x: fx.Node, out: tuple[Any, ...], pool: Any) -> fx.Node | None:
+def _dynamic_windows(node: fx.Node, x: fx.Node, out: G.Shape, pool: Any) -> fx.Node | None:
     """Return an adaptive pool whose windows are computed when it runs, None where the number of
     windows is another size than that of the image."""
     pairs = list(zip(G.shape(x)[2:], out, strict=True))
@@ -97,7 +97,7 @@ def _is_fixed(x: fx.Node) -> bool:
     return all(isinstance(s, int) for s in G.shape(x)[2:])
 
 
-def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
+def _adaptive_average(node: fx.Node, x: fx.Node, out: G.Shape) -> fx.Node | None:
     if all(type(size) is int and size == 1 for size in out):
         return _global(node, x, keep=True)
     if (kernel := _equal_windows(x, out)) is not None:
@@ -116,7 +116,7 @@ def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Nod
 def _by_axis(
     node: fx.Node,
     x: fx.Node,
-    out: tuple[Any, ...],
+    out: G.Shape,
     pool: Callable[[fx.Node, int, str], fx.Node],
     joined: str,
 ) -> fx.Node:
@@ -148,7 +148,7 @@ def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") ->
     return insert_before(node, torch_ops.max_pool, (x, kernel, kernel, zeros, ones, False), part)
 
 
-def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
+def _adaptive_max(node: fx.Node, x: fx.Node, out: G.Shape) -> fx.Node | None:
     if not _is_fixed(x) and all(type(size) is int and size == 1 for size in out):
         return insert_before(node, aten.amax.default, (x, list(range(2, G.rank(x))), True))
     if not _is_fixed(x):
@@ -177,7 +177,7 @@ def _extreme(extreme: Any) -> Rule:
     return rule
 
 
-def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
+def _max(node: fx.Node, x: fx.Node, out: G.Shape) -> fx.Node:
     n = len(out)
     kernel, stride = ints(node.args[1], n), ints(G.argument(node, 2, "stride") or node.args[1], n)
     padding = ints(G.argument(node, 3, "padding", 0), n)
@@ -196,7 +196,7 @@ def _floor_sizes(
     return list(map(window_count, G.shape(x)[2:], spans(kernel, dilation), stride, both))
 
 
-def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
+def _average(node: fx.Node, x: fx.Node, out: G.Shape) -> fx.Node:
     n = len(out)
     windows = _Windows(
         ints(node.args[1], n),
@@ -223,7 +223,7 @@ def _mean_of(node: fx.Node, x: fx.Node, windows: _Windows, part: str = "") -> fx
     return insert_before(node, torch_ops.average_pool, (x, *astuple(windows)), part)
 
 
-def _simplest(node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]) -> fx.Node:
+def _simplest(node: fx.Node, x: fx.Node, windows: _Windows, out: G.Shape) -> fx.Node:
     """Return an average without ceil_mode, or without counting elements outside the image."""
     if not any(windows.padding) and G.same_sizes(out, [1] * len(out)):
         return _one_window(node, x, windows.kernel)
@@ -246,9 +246,7 @@ def _one_window(node: fx.Node, x: fx.Node, kernel: list[int]) -> fx.Node:
     return insert_before(node, torch_ops.global_average_pool, (x,))
 
 
-def _padded_first(
-    node: fx.Node, x: fx.Node, windows: _Windows, out: tuple[Any, ...]
-) -> fx.Node | None:
+def _padded_first(node: fx.Node, x: fx.Node, windows: _Windows, out: G.Shape) -> fx.Node | None:
     """Pad first, for counted padding; drop windows that begin in the padding behind the image."""
     if not all(isinstance(s, int) for s in out):
         return None
@@ -293,7 +291,7 @@ def _global(node: fx.Node, x: fx.Node, keep: bool) -> fx.Node:
     )
 
 
-POOL_RULES: Mapping[Any, Rule] = {
+POOL_RULES: Rules = {
     aten.adaptive_avg_pool1d.default: _pool(1, _adaptive_average),
     aten.adaptive_avg_pool2d.default: _pool(2, _adaptive_average),
     aten.adaptive_avg_pool3d.default: _pool(3, _adaptive_average),

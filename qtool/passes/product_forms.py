@@ -8,7 +8,7 @@ one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, leading_sizes
+from qtool.passes.rewrite_rules import Rules, clone_as, insert_before, leading_sizes
 
 aten = torch.ops.aten
 
@@ -224,7 +224,7 @@ def _permuted(node: fx.Node, x: fx.Node, order: list[str], new: list[str], part:
     return insert_before(node, aten.permute.default, (x, [order.index(c) for c in new]), part)
 
 
-PRODUCT_RULES: Mapping[Any, Rule] = {
+PRODUCT_RULES: Rules = {
     aten.linear.default: _plain_layer,
     aten.addmm.default: _addmm,
     aten.mm.default: _product,

@@ -18,7 +18,7 @@ from qtool.core import graph as G
 from qtool.core.ops import recurrent as layers
 from qtool.core.ops import row_of
 from qtool.passes.graph_pass import pattern_pass
-from qtool.passes.rewrite_rules import Rule, add_parameters, insert_before
+from qtool.passes.rewrite_rules import Rule, Rules, add_parameters, insert_before
 
 aten = torch.ops.aten
 _KINDS: Mapping[Any, tuple[str, Any, tuple[str, ...]]] = {
@@ -219,7 +219,7 @@ def _sum(node: fx.Node, activation: Any, a: fx.Node, b: fx.Node, part: str) -> f
     return insert_before(node, activation, (both,), part)
 
 
-CELL_RULES: Mapping[Any, Rule] = {
+CELL_RULES: Rules = {
     aten.gru_cell.default: _gru,
     aten.lstm_cell.default: _lstm,
     aten.rnn_tanh_cell.default: _plain(aten.tanh.default),

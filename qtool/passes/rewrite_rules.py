@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ aten = torch.ops.aten
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Returns the node that replaces the given one, or None to leave it."""
+Rules = Mapping[Any, Rule]
+"""Operator or function of torch -> its rule."""
 
 
 def is_call(node: Any, target: Any) -> bool:

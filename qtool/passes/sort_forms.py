@@ -7,7 +7,6 @@ element of the smaller half.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.passes.rewrite_rules import Rule, clone_as, insert_before
+from qtool.passes.rewrite_rules import Rules, clone_as, insert_before
 
 aten = torch.ops.aten
 
@@ -134,7 +133,7 @@ def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return median
 
 
-SORT_RULES: Mapping[Any, Rule] = {
+SORT_RULES: Rules = {
     aten.scatter.src: _scatter,
     aten.scatter_add.default: _scatter,
     aten.scatter_reduce.two: _scatter,

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from qtool.core import graph as G
@@ -27,6 +28,7 @@ from qtool.core.remedies import Argument, ModelEdit, Omission, Remedy
 from qtool.core.schemes import Scheme, When
 from qtool.core.summary import group_names
 from qtool.core.types import ObserverSpec
+from qtool.passes.fold_batch_norm import why_not_folded
 from qtool.planning import weight_only
 from qtool.planning.execution import BY_RECIPE, gives_floats, operator_name, plan_decisions
 from qtool.planning.node_decisions import NodeDecisions, operator_key
@@ -144,7 +146,7 @@ def _choose_integer(state: NodeDecisions) -> None:
                 why = f": {form}" if form else ""
                 state.reasons[node] = f"kept unchanged from the file{why}"
             elif gives_floats(node):
-                state.reasons[node] = f"no integer kernel on {state.target.name}"
+                state.reasons[node] = f"no integer kernel on {state.target.name}{_not_folded(node)}"
         elif row.role is Role.CLIP:
             source = G.source(node)
             if source in state.codes_only and len(source.users) == 1:
@@ -203,6 +205,12 @@ def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Ch
         state.reasons.setdefault(node, refusal)
     else:
         state.weight_only[node] = scheme
+
+
+def _not_folded(node: fx.Node) -> str:
+    """Return why a BatchNorm was not folded, as the end of a reason; "" for another node."""
+    is_norm = node.target is torch.ops.aten.batch_norm.default
+    return f", and not folded: {why_not_folded(node)}" if is_norm else ""
 
 
 def _choose_static(state: NodeDecisions, node: fx.Node, row: Op) -> None:

@@ -18,7 +18,6 @@ from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.numpy_files import find_labels, read_arrays
 from qtool.core.path_arguments import model_file
 from qtool.core.remedies import OtherFile
-from qtool.evaluation.history import read_history
 from qtool.evaluation.report.page.folder import check_folder
 from qtool.evaluation.report.report import Report
 from qtool.frontends.data.rows import read_rows
@@ -134,10 +133,6 @@ EDITS: dict[str, Edit] = {
     "remove it to continue": (
         archive("archive", damaged=True),
         lambda: (Path("archive/0.json").unlink(), Archive(Path("archive"), {"model": "a"})),
-    ),
-    "remove it": (
-        lambda: read_history(Path("bad.jsonl")),
-        lambda: (Path("bad.jsonl").write_text(""), read_history(Path("bad.jsonl"))),
     ),
     "write a list of objects, [{...}, {...}], an object per line, or columns of equal lengths": (
         table('{"a": [1, 2], "b": [1]}'),

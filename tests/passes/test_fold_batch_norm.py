@@ -8,7 +8,7 @@ from torch import nn
 
 from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
-from qtool.passes.fold_batch_norm import fold_batch_norm, fold_statistics
+from qtool.passes.fold_batch_norm import fold_batch_norm, fold_statistics, why_not_folded
 from qtool.passes.fold_constants import remove_identity
 from tests.named_cases import named_cases
 from tests.passes.differential import Function, Rewritten, rewritten
@@ -100,51 +100,69 @@ def norm() -> nn.BatchNorm2d:
 
 
 @named_cases(
-    "model, folds, left",
-    ("one weight, two norms", Shared, 2, 0),
-    ("one weight, forwards and transposed", _tie, 2, 0),
+    "model, folds, why",
+    ("one weight, two norms", Shared, 2, ""),
+    ("one weight, forwards and transposed", _tie, 2, ""),
     (
         "conv called twice, two norms",
         lambda: Function(lambda x, c, n, m: n(c(x)) + m(c(x)), conv(), norm(), norm()),
         2,
-        0,
+        "",
     ),
     (
         "conv and norm called twice",
         lambda: Function(lambda x, c, n: n(c(n(c(x)))), conv(), norm()),
         2,
-        0,
+        "",
     ),
     (
         "one norm behind two convs",
         lambda: Function(lambda x, c, d, n: n(c(x)) + n(d(x)), conv(), conv(), norm()),
         2,
-        0,
+        "",
     ),
-    ("a norm behind a norm", lambda: nn.Sequential(conv(), norm(), norm()), 2, 0),
+    ("a norm behind a norm", lambda: nn.Sequential(conv(), norm(), norm()), 2, ""),
     (
         "dropout between",
         lambda: nn.Sequential(conv(), nn.Dropout(0.5), nn.Identity(), norm()),
         1,
-        0,
+        "",
     ),
-    ("another eps", lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, eps=0.1)), 1, 0),
-    ("transposed with every option", lambda: nn.Sequential(_dilated(), nn.BatchNorm2d(6)), 1, 0),
-    ("conv read by another node", lambda: Function(_read_twice, conv(), norm()), 0, 1),
-    ("conv is an output", lambda: Function(_returned, conv(), norm()), 0, 1),
-    ("a relu between", lambda: nn.Sequential(conv(), nn.ReLU(), norm()), 0, 1),
-    ("norm before conv", lambda: nn.Sequential(norm(), conv()), 0, 1),
+    ("another eps", lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, eps=0.1)), 1, ""),
+    ("transposed with every option", lambda: nn.Sequential(_dilated(), nn.BatchNorm2d(6)), 1, ""),
+    (
+        "conv read by another node",
+        lambda: Function(_read_twice, conv(), norm()),
+        0,
+        " has another reader",
+    ),
+    ("conv is an output", lambda: Function(_returned, conv(), norm()), 0, " has another reader"),
+    (
+        "a relu between",
+        lambda: nn.Sequential(conv(), nn.ReLU(), norm()),
+        0,
+        "no convolution or linear layer is in front",
+    ),
+    (
+        "norm before conv",
+        lambda: nn.Sequential(norm(), conv()),
+        0,
+        "no convolution or linear layer is in front",
+    ),
     (
         "a weight that is computed",
         lambda: Function(
             lambda x, n: n(torch.conv2d(x, x[:1, :, :3, :3].repeat(4, 1, 1, 1))), norm()
         ),
         0,
-        1,
+        "are computed",
     ),
 )
-def test_patterns(model: Callable[[], nn.Module], folds: int, left: int) -> None:
-    folded(model(), IMAGE, folds=folds, left=left)
+def test_patterns(model: Callable[[], nn.Module], folds: int, why: str) -> None:
+    """And the plan says why a norm stays."""
+    graph = folded(model(), IMAGE, folds=folds, left=bool(why)).graph.graph
+    reasons = [why_not_folded(n) for n in G.calls(graph) if "batch_norm" in str(n.target)]
+    assert all(reason.endswith(why) for reason in reasons), reasons
 
 
 def test_linear_of_sequences_keeps_its_norm() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
@@ -16,6 +14,7 @@ from qtool.backends.onnxruntime.disable_input_rounding import depends_on_threads
 from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
+from qtool.core.types import Array
 
 
 class ExecutedFile:
@@ -29,7 +28,7 @@ class ExecutedFile:
         self.path = Path(path)
         self._session: ort.InferenceSession | None = None
         self._optimised: onnx.ModelProto | None = None
-        self._last: tuple[Arrays, list[np.ndarray[Any, Any]]] | None = None
+        self._last: tuple[Arrays, list[Array]] | None = None
 
     @classmethod
     def of(cls, file: ExecutedFile | str | Path) -> ExecutedFile:
@@ -68,7 +67,7 @@ class ExecutedFile:
         """Free the session; computed results stay."""
         self._session = None
 
-    def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    def run(self, arrays: Arrays) -> list[Array]:
         """Return outputs with the runtime's default optimisation; the last ones are cached."""
         if self._last is None or self._last[0] is not arrays:
             self._last = arrays, run(self._open_session(), list(arrays))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
@@ -26,12 +25,13 @@ from qtool.backends.onnxruntime.session import (
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 
 _CLAMPS = ("Relu", "Clip")
 
 
 def profile_file(
-    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
+    file: Path, inputs: Sequence[Array], threads: int, runs: int
 ) -> dict[str, NodeKernel]:
     """Return kernels and microseconds per run of each name in the file.
 
@@ -55,7 +55,7 @@ def profile_file(
 
 
 def _events(
-    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int, folder: Path
+    file: Path, inputs: Sequence[Array], threads: int, runs: int, folder: Path
 ) -> tuple[list[list[Mapping[str, Any]]], onnx.ModelProto]:
     """Return the node events of each of `runs` runs after a warm-up, and the optimized graph."""
     options = ort.SessionOptions()

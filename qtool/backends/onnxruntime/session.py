@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
@@ -214,7 +213,7 @@ def without_suffix(name: str) -> str:
     return _SUFFIX.sub("", name)
 
 
-def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+def _run(path: str | Path, arrays: Arrays) -> list[Array]:
     return run(session(path), arrays)
 
 

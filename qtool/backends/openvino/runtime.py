@@ -15,6 +15,7 @@ from qtool.backends.openvino.workarounds import OPENVINO_WORKAROUNDS
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays, ExecutedKernel, Runtime
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 from qtool.core.versions import version_of
 
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32"}  # bfloat16 where the CPU has it would differ
@@ -28,7 +29,7 @@ _NAME_SUFFIXES = (
 _RUNNER = subprocess_runner.SubprocessRunner(__name__, "OpenVINO")
 
 
-def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+def _run(path: str | Path, arrays: Arrays) -> list[Array]:
     return list(_RUNNER.call("run", str(path), arrays)[1])
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from qtool.backends.onnx.graph_edits import add_int64, append_node, attributes_of
 from qtool.backends.workaround import Workaround
+from qtool.core.types import Array
 
-_Widths = np.ndarray[Any, Any]
+_Widths = Array
 """Pads as [begin or end, axis]."""
 
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from qtool.core.errors import DataError, describe
 from qtool.core.remedies import DataEdit
 from qtool.core.tensor_layouts import unsupported_layout
+from qtool.core.types import Array
 from qtool.core.user_code import uncompiled
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -54,7 +55,7 @@ class Batch:
             if isinstance(t, torch.Tensor)
         ]
 
-    def arrays(self) -> list[np.ndarray[Any, Any]]:
+    def arrays(self) -> list[Array]:
         """Return the tensors in order, as NumPy arrays."""
         return [t.detach().cpu().numpy() for _, t in self.tensors()]
 

@@ -12,6 +12,9 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.value_names import NODE_NAME
 
+Shape = tuple[Any, ...]
+"""Sizes: numbers, and SymInts of dimensions that stay open."""
+
 NAME = NODE_NAME
 """The key of a node's readable name in its meta."""
 
@@ -61,7 +64,7 @@ def rank(node: fx.Node) -> int:
     return int(value(node).dim())
 
 
-def shape(node: fx.Node) -> tuple[Any, ...]:
+def shape(node: fx.Node) -> Shape:
     return tuple(value(node).shape)
 
 

@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 
 from qtool.core.formats import one_line, quantity
 from qtool.core.summary import Result, Summary
-from qtool.evaluation.history import Run
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.metrics.interval import Interval
 
@@ -117,8 +116,6 @@ class GateResult(Result):
         metric: null if it was not measured.
         speedup: float latency / quantized latency; null without `min_speedup`.
         run: data, machine and time; null if the files did not run on all samples.
-        previous: the last accepted run in the history on the same file name and metric; null if
-            there is none.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("outcome", "exit_code")
@@ -130,7 +127,6 @@ class GateResult(Result):
     metric: GateMetricResult | None = None
     speedup: Ratio | None = None
     run: GateRun | None = None
-    previous: Run | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -149,9 +145,6 @@ class GateResult(Result):
             (c.name, c.text if c.outcome is Outcome.ACCEPTED else f"{c.outcome}: {c.text}")
             for c in self.checks
         ]
-        if (last := self.previous) is not None:
-            values = ", ".join(f"{name} {value:.5g}" for name, value in last.metrics.items())
-            rows.append(("last accepted", f"{values} ({last.time})"))
         return Summary(title or self.file, str(self.outcome), tuple(rows))
 
     def reason(self) -> str:

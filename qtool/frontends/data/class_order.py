@@ -14,6 +14,7 @@ from qtool.core.errors import DataError, describe
 from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit
+from qtool.core.types import Array
 from qtool.core.user_code import attribute
 from qtool.frontends.data.rows import Row
 
@@ -72,7 +73,7 @@ def check_names(labels: Sequence[int | float | str | None], numbers: Mapping[str
         )
 
 
-def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
+def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> Array | None:
     """Return class numbers, int64 [samples], or float64 numbers to predict; None if a row has none.
 
     The chosen or the model's numbers come first, then names that are numbers, then the alphabetical
@@ -109,9 +110,7 @@ def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray
     return np.array([order[t] for t in texts], np.int64)
 
 
-def numbers_of_names(
-    names: np.ndarray[Any, Any], path: Path, classes: str | None, model: Any
-) -> np.ndarray[Any, Any] | None:
+def numbers_of_names(names: Array, path: Path, classes: str | None, model: Any) -> Array | None:
     """Return the class numbers of names in an array, see `class_numbers`.
 
     Args:

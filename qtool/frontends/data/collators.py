@@ -17,6 +17,7 @@ from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit
+from qtool.core.types import Array
 from qtool.core.user_code import uncompiled
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
@@ -322,7 +323,7 @@ def _in_rgb(pil: Any, image: Any, name: str, in_8_bits: bool) -> Any:
     return pil.fromarray(codes).convert("RGB")
 
 
-def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
+def read_sound(sound: Any) -> tuple[Array, int]:
     """Return the waveform (float32 [samples], channels averaged) and its rate in Hz.
 
     Raises:

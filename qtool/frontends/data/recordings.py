@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -20,6 +19,7 @@ from qtool.core.data.named_tensors import leaf_paths, named_leaves
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.remedies import Argument, DataEdit
+from qtool.core.types import Array
 from qtool.frontends.onnx.runtime_values import open_file
 from qtool.frontends.own_models import FileNetwork
 
@@ -52,7 +52,7 @@ class Recordings:
     samples: int | None = None
 
     @property
-    def positions(self) -> np.ndarray[Any, Any] | None:
+    def positions(self) -> Array | None:
         """Positions of the steps among those of all recordings, int64; None: all steps."""
         if self.samples is None:
             return None

@@ -22,6 +22,7 @@ from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import even_positions
 from qtool.core.remedies import Argument, DataEdit
+from qtool.core.types import Array
 from qtool.frontends.data.class_order import (
     check_names,
     chosen_classes,
@@ -79,7 +80,7 @@ class Rows:
         return list(chain.from_iterable(self.batches))
 
     @property
-    def positions(self) -> np.ndarray[Any, Any]:
+    def positions(self) -> Array:
         """Positions of `rows` among the samples of the data, int64 [samples]."""
         return np.array([row.position for row in self.rows], np.int64)
 
@@ -122,7 +123,7 @@ class Rows:
         return SampleNames.of(self.rows, self.classes or {}, self.labels)
 
     @cached_property
-    def labels(self) -> np.ndarray[Any, Any] | None:
+    def labels(self) -> Array | None:
         """Class numbers, int64 [samples]; None without labels. DataError for a name that is none of
         the chosen classes."""
         if self.chosen:
@@ -233,7 +234,7 @@ def number_table(
     label: str | None,
     numbers: Mapping[str, int],
     arguments: Arguments,
-) -> tuple[Columns, np.ndarray[Any, Any] | None, bool] | None:
+) -> tuple[Columns, Array | None, bool] | None:
     """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
     names; None of other data.
 

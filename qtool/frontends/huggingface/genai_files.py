@@ -24,6 +24,7 @@ from qtool.backends.onnx.cross_attention import (
 from qtool.backends.onnxruntime.session import session
 from qtool.core.atomic import write_atomic
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.library_models import genai_type
 
@@ -97,7 +98,7 @@ AUDIO, TEXT = "genai_audio.onnx", "genai_text.onnx"
 PROCESSOR = "audio_processor_config.json"
 _EXTRACTOR = "preprocessor_config.json"
 _SESSION = {"log_id": "onnxruntime-genai", "provider_options": []}
-NamedArrays = dict[str, np.ndarray[Any, Any]]
+NamedArrays = dict[str, Array]
 
 
 def write_speech_files(config: Any, folder: Path, encoder: Path, decoder: Path) -> None:
@@ -171,7 +172,7 @@ def _outputs(path: Path, feed: NamedArrays) -> NamedArrays:
     return dict(zip(names, opened.run(None, {**feed, **empty}), strict=True))
 
 
-def _empty_cache(cache: Any) -> np.ndarray[Any, Any]:
+def _empty_cache(cache: Any) -> Array:
     """Return an input of one sample whose other open sizes are 0."""
     sizes = [size if isinstance(size, int) else 0 for size in cache.shape[1:]]
     return np.zeros([1, *sizes], np.float32)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +25,7 @@ _MIN_MAPPED = 1 << 12
 (sizes, axes)."""
 
 
-class MappedArray(np.ndarray[Any, Any]):
+class MappedArray(Array):
     """An array that is mapped from a file."""
 
 

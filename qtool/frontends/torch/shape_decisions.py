@@ -185,16 +185,25 @@ def condition_sentence(guard: Any, graph: G.FloatGraph, why: str = BRANCHES) -> 
         graph: captured from the model.
         why: the reason of the condition.
     """
-    symbols = sorted(guard.free_symbols, key=str)
+    parts: dict[Any, list[Any]] = {}  # of each set of symbols: a sentence each
+    for part in guard.args if isinstance(guard, sympy.And) else [guard]:
+        parts.setdefault(tuple(sorted(part.free_symbols, key=str)), []).append(part)
+    where = " and ".join(
+        _where(sympy.And(*alike), symbols, graph)
+        for symbols, alike in sorted(parts.items(), key=str)
+    )
+    remedy = "; // keeps a size where int(a / b) fixes it" if "trunc(" in where else ""
+    return f"the file is correct only where {where}: {why}{remedy}"
+
+
+def _where(guard: Any, symbols: Sequence[Any], graph: G.FloatGraph) -> str:
     names = {s: graph.dims[str(s)] for s in symbols}
     places = [_place(graph, names[s]) for s in symbols]
-    text = _formula(guard, names)
-    sizes = None
     if len(symbols) == 1:
         sizes = _sizes(guard, symbols[0], _example(graph, names[symbols[0]]))
-    where = f"{text} ({', '.join(places)})" if sizes is None else f"{places[0]} is {sizes}"
-    remedy = "; // keeps a size where int(a / b) fixes it" if "trunc(" in text else ""
-    return f"the file is correct only where {where}: {why}{remedy}"
+        if sizes is not None:
+            return f"{places[0]} is {sizes}"
+    return f"{_formula(guard, names)} ({', '.join(places)})"
 
 
 def _place(graph: G.FloatGraph, name: str) -> str:

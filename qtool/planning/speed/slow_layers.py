@@ -9,7 +9,7 @@ labels; a tensor that several nodes read has an edge of its own, so that it is c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx as nx
 from torch import fx
@@ -31,10 +31,15 @@ WIN = 1.15
 """Factor by which integers have to be faster than float, so that they win on other CPUs, too."""
 
 LEAST_SHARE = 0.9
-"""Float time over that of integers from which every layer stays in integers. Whole networks gain
-more than the sum of their layers: measured, MobileNets between 0.92 and 1.14 were faster in
-integers than with layers in float, by up to 0.15 at batch 1 and 0.1 to 0.3 at batch 16, where
-tensors of floats leave the caches. Below 0.8 layers in float pay."""
+"""Float time over that of integers from which a layer stays in integers unless its kernel alone is
+far slower there (`FAR`). Whole networks gain more than the sum of their layers: measured, MobileNets
+between 0.92 and 1.14 were faster in integers than with layers in float, by up to 0.15 at batch 1 and
+0.1 to 0.3 at batch 16, where tensors of floats leave the caches. Below 0.8 layers in float pay."""
+
+FAR, FAR_GAIN = 2.5, 1.3
+"""How many times as long a kernel takes in integers, and the predicted gain, from which layers of
+such a network leave them: long kernels over one channel do. Predicted gains of less were losses,
+1.26 of MixNet-S 0.80 and 1.38 of EfficientNet-B0 0.88 (AVX2, batch 1)."""
 
 LEAST_TIME = 20_000
 """Nanoseconds of the network in integers below which nothing is changed: calls are most of it."""
@@ -67,10 +72,9 @@ class Times:
         """Return the choice with the least time, in which integers win by `WIN`."""
         network = nx.DiGraph()
         for node, (in_float, in_integers) in self.nodes.items():
-            network.add_edge("integer", node, capacity=round(in_float))
+            kept = {} if node in self.fixed else {"capacity": round(in_float)}
+            network.add_edge("integer", node, **kept)  # without a capacity it is not cut
             network.add_edge(node, "float", capacity=round(WIN * in_integers))
-            if node in self.fixed:
-                network.add_edge("integer", node)  # without a capacity it is not cut
         for node, time in self.edges.items():
             if node not in self.nodes:
                 network.add_edge(node, "float")
@@ -88,8 +92,8 @@ class Times:
 def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
     """Return the convolutions of an all-integer choice that are slower for it -> the reason.
 
-    Empty where the target has no table of costs, integers are not slower as they are
-    (`LEAST_SHARE`), the gain is below `LEAST_GAIN`, or the network is too small to tell.
+    Empty where the target has no table of costs, the predicted gain is too small (`LEAST_GAIN`,
+    `FAR_GAIN`), or the network is too small to tell.
 
     Args:
         state: the decisions with every layer in integers that can be.
@@ -102,15 +106,23 @@ def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
     floats = {node: node in times.fixed for node in (*times.nodes, *times.edges)}
     integers = floats | dict.fromkeys(times.nodes, True)
     before, without = times.total(integers), times.total(floats)
-    if before < LEAST_TIME or without >= LEAST_SHARE * before:
+    least_gain = LEAST_GAIN
+    if before < LEAST_TIME:
         return {}
+    if without >= LEAST_SHARE * before:
+        least_gain, near = FAR_GAIN, (n for n in free if not _is_far_slower(*times.nodes[n]))
+        times = replace(times, fixed=times.fixed.union(near))
     labels = times.cheapest()
     best = times.total(labels)
-    if without < WIN * best:
+    if without < WIN * best and least_gain == LEAST_GAIN:
         labels, best = floats, without
-    if before < LEAST_GAIN * best:
+    if before < least_gain * best:
         return {}
     return {node: REASON for node in free if not labels[node]}
+
+
+def _is_far_slower(in_float: float, in_integers: float) -> bool:
+    return in_integers >= FAR * in_float
 
 
 def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> Times:

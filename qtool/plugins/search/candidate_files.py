@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def repeat_sessions(one: Callable[[], Measured], seconds: float) -> list[Measure
 def measure_speedups(
     reference: Path,
     files: Sequence[Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
+    inputs: Sequence[Array],
     seconds: float,
     runtime: str = NATIVE,
 ) -> tuple[Ratio, ...]:

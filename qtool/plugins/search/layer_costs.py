@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def measure_costs(
     items: Items,
     float_files: tuple[Path, Path],
     write: Callable[[Config], Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
+    inputs: Sequence[Array],
     seconds: float,
     runtime: str = NATIVE,
 ) -> NodeCosts:

@@ -61,7 +61,7 @@ class StoredPoint:
         """Return the attributes that differ from their defaults."""
         return {k: v for k, v in vars(self).items() if v != () and v is not None}
 
-    def codes(self, data: np.ndarray[Any, Any]) -> Array:
+    def codes(self, data: Array) -> Array:
         """Return the codes of a constant as the graph has them."""
         ordered = [self.spread[i] for i in self.order]
         values = np.array(data).reshape(ordered).transpose(np.argsort(self.order).tolist())
@@ -178,7 +178,7 @@ class ConversionRecord:
     def _place(self, point: str) -> StoredPoint | None:
         return self.points.get(value_names.dequantize(point))
 
-    def _values(self, place: StoredPoint) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _values(self, place: StoredPoint) -> tuple[Array, Array]:
         if place.tensor < 0:
             return np.array(place.scale, np.float32), np.array(place.zero_point, np.int64)
         stored = self.model.tensors[place.tensor].quantization

@@ -21,6 +21,7 @@ from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import InstallError, VerificationError
 from qtool.core.remedies import Package
+from qtool.core.types import Array
 from qtool.core.versions import version_of
 
 PACKAGE = "ai-edge-litert"
@@ -59,7 +60,7 @@ def reference_profile() -> str:
     return "tflite" if known and known < _DOUBLE_LINEAR else "tflite-2"
 
 
-def run_reference(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+def run_reference(path: str | Path, arrays: Arrays) -> list[Array]:
     """Return the outputs with the reference kernels; arrays as the file takes them.
 
     Raises:
@@ -68,12 +69,12 @@ def run_reference(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]
     return list(_RUNNER.call("reference", str(path), arrays)[1])
 
 
-def run_default(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+def run_default(path: str | Path, arrays: Arrays) -> list[Array]:
     """Return the outputs of an interpreter as applications make it, with XNNPACK."""
     return list(_RUNNER.call("default", str(path), arrays)[1])
 
 
-def trace(path: str | Path, arrays: Arrays) -> dict[int, np.ndarray[Any, Any]]:
+def trace(path: str | Path, arrays: Arrays) -> dict[int, Array]:
     """Return the values of all tensors that operators compute, with the reference kernels."""
     message, values = _RUNNER.call("trace", str(path), arrays)
     return dict(zip(message["indices"], values, strict=True))
@@ -154,7 +155,7 @@ def _described(path: str, what: str) -> Iterator[None]:
         raise VerificationError(f"{path}: LiteRT {what}: {short}") from error
 
 
-def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+def _filled(model: Any, path: str, arrays: Sequence[Array]) -> None:
     """Give an interpreter its inputs, resized to them."""
     details = model.get_input_details()
     if len(details) != len(arrays):
@@ -168,7 +169,7 @@ def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> No
             model.set_tensor(detail["index"], array)
 
 
-def invoke(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+def invoke(model: Any, path: str, arrays: Sequence[Array]) -> Any:
     """Run an interpreter on arrays as the file has them, and return it."""
     _filled(model, path, arrays)
     return _run(model, path)
@@ -180,7 +181,7 @@ def _run(model: Any, path: str) -> Any:
     return model
 
 
-def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
+def outputs(model: Any) -> list[Array]:
     """Return the outputs of an interpreter's last run."""
     return [model.get_tensor(d["index"]) for d in model.get_output_details()]
 

@@ -18,6 +18,7 @@ from qtool.core.affine import Affine
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.remedies import DataEdit
+from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.conversion_record import LAYOUT, ConversionRecord, read_metadata
 from qtool.plugins.tflite.file import Model, Operator, load, to_bytes
@@ -42,7 +43,7 @@ class Port:
     order: tuple[int, ...]
     params: Affine | None
 
-    def into(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def into(self, array: Array) -> Array:
         """Return values of the network as the file takes them; images of the other order of
         channels, of a file of another tool, are moved."""
         array = fit_channels(array, self.shape)
@@ -55,12 +56,12 @@ class Port:
             )
         return np.ascontiguousarray(array.transpose(self.order)).astype(self.dtype, copy=False)
 
-    def takes(self, array: np.ndarray[Any, Any]) -> bool:
+    def takes(self, array: Array) -> bool:
         """Return whether values of the network have the sizes of the tensor, the batch apart."""
         sizes = fit_channels(array, self.shape).shape
         return all(size in (-1, n) for size, n in zip(self.shape[1:], sizes[1:], strict=True))
 
-    def check_sizes(self, array: np.ndarray[Any, Any]) -> None:
+    def check_sizes(self, array: Array) -> None:
         """Refuse values that `takes` does not take.
 
         Raises:
@@ -74,7 +75,7 @@ class Port:
                 DataEdit("pad or cut the samples to these sizes"),
             )
 
-    def back(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def back(self, array: Array) -> Array:
         """Return values of the file in the layout of the network, codes dequantized."""
         array = array.transpose(np.argsort(self.order)) if self.order else array
         if self.params is None:
@@ -164,7 +165,7 @@ class LitertFile:
             ports.append(Port(name, tensor.type, shape, order, params))
         return ports
 
-    def arrays(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+    def arrays(self, batch: Arrays) -> list[Array]:
         """Return the inputs of the network as the file takes them.
 
         Raises:
@@ -187,7 +188,7 @@ class LitertFile:
         """Return whether the inputs of the network have the sizes of the file, the batch apart."""
         return all(port.takes(a) for port, a in zip(self.inputs, batch, strict=True))
 
-    def run(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
+    def run(self, batch: Arrays, default: bool = False) -> list[Array]:
         """Return the outputs in the layout of the network, in float.
 
         Args:
@@ -197,12 +198,12 @@ class LitertFile:
         results = self.codes(batch, default)
         return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
 
-    def codes(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
+    def codes(self, batch: Arrays, default: bool = False) -> list[Array]:
         """Return the outputs as the file has them, of the reference kernels or with XNNPACK."""
         run = litert.run_default if default else litert.run_reference
         return self.split(self.arrays(batch), lambda arrays: run(self.path, arrays))
 
-    def split(self, arrays: Arrays, run: Any) -> list[np.ndarray[Any, Any]]:
+    def split(self, arrays: Arrays, run: Any) -> list[Array]:
         """Run a batch as the file has it; sample by sample where that has a fixed batch of 1."""
         if not self.is_fixed or not arrays or not arrays[0].ndim or len(arrays[0]) == 1:
             return list(run(arrays))
@@ -219,7 +220,7 @@ class LitertFile:
         """Whether the batch is fixed to 1."""
         return bool(self.inputs) and all(p.shape[:1] == (1,) for p in self.inputs)
 
-    def _in_one_run(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+    def _in_one_run(self, batch: Arrays) -> list[Array]:
         """Return the samples that the file takes at a time."""
         arrays = self.arrays(batch)
         return [a[:1] for a in arrays] if self.is_fixed else arrays

@@ -48,7 +48,7 @@ class LitertSession:
         )
         self.is_foreign = self.file.is_foreign
         self.file.run(self._zeros(), default=True)
-        self._last: tuple[list[Any], list[np.ndarray[Any, Any]]] = ([], [])
+        self._last: tuple[list[Any], list[Array]] = ([], [])
         self._timed: list[Array] = []  # the inputs that the interpreter has
 
     def _zeros(self) -> list[Array]:
@@ -88,7 +88,7 @@ class LitertSession:
             )
         return time_calls(self._interpreter.invoke, times * samples, clock)
 
-    def _invoke(self, arrays: Any) -> list[np.ndarray[Any, Any]]:
+    def _invoke(self, arrays: Any) -> list[Array]:
         return litert.outputs(litert.invoke(self._interpreter, str(self.file.path), arrays))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
+from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.engine import lower
 from qtool.plugins.tflite.file import Operator, to_bytes
@@ -34,10 +33,10 @@ class TfliteFile(LitertFile):
         super().__init__(path)
         self._programs: dict[str, Program] = {}
 
-    def engine_codes(self, program: Program, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+    def engine_codes(self, program: Program, batch: Arrays) -> list[Array]:
         """Return the outputs of the file's program as the file has them."""
 
-        def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        def run(arrays: Arrays) -> list[Array]:
             return [o.numpy() for o in program(*map(torch.from_numpy, arrays))]
 
         return self.split(self.arrays(batch), run)

@@ -18,6 +18,7 @@ from qtool.backends import subprocess_runner
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 from qtool.core.versions import version_of
 
 PACKAGE = "tflite-micro"
@@ -50,7 +51,7 @@ def version() -> str | None:
     return version_of(PACKAGE) or None
 
 
-def run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+def run(path: str | Path, arrays: Arrays) -> list[Array]:
     """Return the outputs for samples that are run one by one.
 
     Args:
@@ -85,7 +86,7 @@ def _interpreter(path: str) -> Any:
 
 def _handle_run(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     interpreter = _interpreter(path)
-    results: list[list[np.ndarray[Any, Any]]] = []
+    results: list[list[Array]] = []
     count = _outputs(path)
     for sample in range(len(arrays[0])):
         for index, array in enumerate(arrays):

@@ -46,6 +46,8 @@ def test_a_condition_on_one_size(name: str) -> None:
     assert condition_sentence(condition, graph).startswith(start)
     both = condition_sentence(sympy.Eq(S, 2 * T), graph)
     assert f"time == (2*batch) ({place}, dimension 0 (batch) of input 'x')" in both
+    each = condition_sentence(sympy.And(condition, sympy.Ne(T, 3)), graph)
+    assert each.startswith(f"{start[:-2]} and dimension 0 (batch) of input 'x' is not 3: ")
 
 
 SIZES = [

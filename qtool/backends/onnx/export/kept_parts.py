@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper, version_converter
 from torch import fx
 
 from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 from qtool.backends.onnx.subgraph import (
     OnnxSubgraph,
     onnx_part,
@@ -26,6 +27,7 @@ from qtool.backends.onnx.subgraph import (
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.remedies import OtherFile
+from qtool.core.types import Array
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset that added coordinate modes to Resize
@@ -60,7 +62,7 @@ def _translate_part(inputs: Any, part: str) -> Any:
     return [results] if outputs == 1 else list(results)
 
 
-PART_TRANSLATIONS = {onnx_part: _translate_part}
+PART_TRANSLATIONS: dict[TorchOperator, Writer] = {onnx_part: _translate_part}
 """The translation of parts, in the form that torch.onnx takes."""
 
 
@@ -280,7 +282,7 @@ def _all_dimensions(
     """Remove `axes` from a node; return the nodes that compute its new inputs."""
     before: list[onnx.NodeProto] = []
 
-    def stored(name: str, array: np.ndarray[Any, Any]) -> str:
+    def stored(name: str, array: Array) -> str:
         full = f"{node.output[0]}/{name}"
         graph.initializer.append(numpy_helper.from_array(array, full))
         return full

@@ -27,6 +27,7 @@ from qtool.backends.onnx.export.kept_parts import PART_TRANSLATIONS, inline_part
 from qtool.backends.onnx.export.torch_exporter import translate
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.operators import functions_of, writers
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 from qtool.backends.onnx.origin import write_source_metadata
 from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
@@ -75,7 +76,7 @@ def to_onnx(
     Raises:
         ExportError: an operator cannot be written; names it.
     """
-    table = {**writers(contrib), **PART_TRANSLATIONS}
+    table: dict[TorchOperator, Writer] = {**writers(contrib), **PART_TRANSLATIONS}
     try:
         model = translate(to_program(module, graph), table, needed_opset(module, opset))
     except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 from qtool.core import graph as G
 from qtool.core.process_lock import silence_logging
 from qtool.core.shield import defer_signals
@@ -30,7 +31,7 @@ from qtool.passes import FOR_FILES, run_passes
 from qtool.planning.targets import Target
 
 aten = torch.ops.aten
-Table = Mapping[Any, Callable[..., Any]]
+Table = Mapping[Any, Writer]
 _DECOMPOSED: Mapping[Any, Any] = {  # operators that torch.onnx decomposes to these
     aten.__and__.Tensor: aten.bitwise_and.Tensor,
     aten.__or__.Tensor: aten.bitwise_or.Tensor,
@@ -92,7 +93,9 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 
 @lru_cache(maxsize=4)
 def _registry(
-    opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], operators: frozenset[Any]
+    opset: int,
+    table: tuple[tuple[TorchOperator, Writer], ...],
+    operators: frozenset[Any],
 ) -> Any:
     """Return the translations of torch.onnx, None if torch lacks these internals."""
     try:  # present in torch 2.11 to 2.15

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
+from qtool.backends.onnx.operators.schemas import TorchOperator, Value, Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
 from qtool.core.ops.attention import (
     grouped_attention,
@@ -56,13 +56,13 @@ _EXPERT_ATTRIBUTES = (
 )
 
 
-def _write_lengths(mask: Any) -> Any:
+def _write_lengths(mask: Value) -> Value:
     one = op.Constant(value_ints=[1])
     last = op.Cast(op.Sub(op.ReduceSum(mask, one, keepdims=0), one), to=_INT32)
     return last, op.Cast(op.Squeeze(op.Shape(mask, start=1, end=2)), to=_INT32)
 
 
-def _write_positions(last: Any, ids: Any, limit: int) -> Any:
+def _write_positions(last: Value, ids: Value, limit: int) -> Value:
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     new = op.Squeeze(op.Shape(ids, start=1, end=2))
     first = op.Max(op.Sub(op.Cast(last, to=_INT64), op.Sub(new, one)), zero)
@@ -70,24 +70,24 @@ def _write_positions(last: Any, ids: Any, limit: int) -> Any:
 
 
 def _write_grouped(
-    query: Any,
-    key: Any,
-    value: Any,
-    past_key: Any,
-    past_value: Any,
-    last: Any,
-    total: Any,
-    cos: Any,
-    sin: Any,
-    mask: Any,
-    key_scale: Any,
-    value_scale: Any,
+    query: Value,
+    key: Value,
+    value: Value,
+    past_key: Value,
+    past_value: Value,
+    last: Value,
+    total: Value,
+    cos: Value,
+    sin: Value,
+    mask: Value,
+    key_scale: Value,
+    value_scale: Value,
     heads: int,
     groups: int,
     scale: float,
     window: int,
     softcap: float,
-) -> Any:
+) -> Value:
     write = onnx_operator("GroupQueryAttention", _INPUTS, _ATTRIBUTES, 3)
     inputs = [query, key, value, past_key, past_value, last, total, cos, sin, None, mask]
     attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
@@ -106,8 +106,8 @@ def _write_grouped(
 
 
 def _attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, *options: Any, **named: Any
-) -> Any:
+    query: Value, key: Value, value: Value, attn_mask: Value = None, *options: Value, **named: Any
+) -> Value:
     """The form of torch.onnx, with zeros for queries whose keys are all masked, as in torch; the
     softmax alone would return the mean of all values, or NaN."""
     from onnxscript import ir
@@ -125,7 +125,7 @@ def _attention(
     return op.Where(op.Greater(largest, op.Constant(value_float=masked)), attended, zero)
 
 
-def _finite(mask: Any) -> bool:
+def _finite(mask: Value) -> bool:
     """Return whether a mask is known to be finite: a constant, or one after data movement."""
     from onnxscript import ir
 
@@ -143,15 +143,15 @@ def _finite(mask: Any) -> bool:
 
 
 def _attended(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Value:
     """Scores, softmax, sum. One Transpose of the keys, which ONNX Runtime fuses into the product;
     torch.onnx, which does not know their rank, computes three shapes for it."""
     from onnxscript import ir
@@ -168,7 +168,7 @@ def _attended(
     return op.MatMul(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), value)
 
 
-def _write_rotary(x: Any, cos: Any, sin: Any) -> Any:
+def _write_rotary(x: Value, cos: Value, sin: Value) -> Value:
     heads, last = op.Constant(value_ints=[1]), op.Constant(value_ints=[-1])
     ends = [op.Constant(value_ints=[n]) for n in (0, x.shape[-1] // 2, x.shape[-1])]
     first, second = (op.Slice(x, ends[i], ends[i + 1], last) for i in (0, 1))
@@ -178,7 +178,7 @@ def _write_rotary(x: Any, cos: Any, sin: Any) -> Any:
     return op.Concat(front, back, axis=-1)
 
 
-def _write_rotary_contrib(x: Any, cos: Any, sin: Any) -> Any:
+def _write_rotary_contrib(x: Value, cos: Value, sin: Value) -> Value:
     """RotaryEmbedding looks up angles by the position of each token; the table has one row per
     token of this batch."""
     inputs = ("input", "position_ids", "cos_cache", "sin_cache")
@@ -194,14 +194,14 @@ def _write_rotary_contrib(x: Any, cos: Any, sin: Any) -> Any:
     return write(x, positions, op.Reshape(cos, rows), op.Reshape(sin, rows))
 
 
-def _write_skip_norm(x: Any, skip: Any, weight: Any, eps: float) -> Any:
+def _write_skip_norm(x: Value, skip: Value, weight: Value, eps: float) -> Value:
     name, inputs = "SkipSimplifiedLayerNormalization", ("input", "skip", "gamma")
     write = onnx_operator(name, inputs, (("epsilon", "FLOAT"),), 4)
     normalized, _, _, total = write(x, skip, weight, epsilon=eps)
     return normalized, total
 
 
-def _write_expert_linear(x: Any, weight: Any, ids: Any, experts: int) -> Any:
+def _write_expert_linear(x: Value, weight: Value, ids: Value, experts: int) -> Value:
     sizes = op.Constant(value_ints=[experts, -1, int(weight.shape[1])])
     last = op.Constant(value_ints=[-1])
     matrices = op.Gather(op.Reshape(weight, sizes), ids)
@@ -209,8 +209,8 @@ def _write_expert_linear(x: Any, weight: Any, ids: Any, experts: int) -> Any:
 
 
 def _write_expert_nbits(
-    x: Any, packed: Any, scale: Any, zero_point: Any, ids: Any, experts: int, bits: int
-) -> Any:
+    x: Value, packed: Value, scale: Value, zero_point: Value, ids: Value, experts: int, bits: int
+) -> Value:
     """Write all experts on all rows, and choose: of a block that has one layer of a mixture."""
     outputs = int(packed.shape[0]) // experts
     attributes = tuple((name, "INT") for name in ("K", "N", "bits", "block_size"))
@@ -228,17 +228,17 @@ def _write_expert_nbits(
 
 
 def _write_experts(
-    x: Any,
-    chosen: Any,
-    shares: Any,
-    up: Any,
-    up_scale: Any,
-    up_zero: Any,
-    down: Any,
-    down_scale: Any,
-    down_zero: Any,
+    x: Value,
+    chosen: Value,
+    shares: Value,
+    up: Value,
+    up_scale: Value,
+    up_zero: Value,
+    down: Value,
+    down_scale: Value,
+    down_zero: Value,
     bits: int,
-) -> Any:
+) -> Value:
     """The kernel selects the experts of largest probability; those of the others are 0 here, so
     that routing of any kind is that of the model.
 
@@ -264,14 +264,14 @@ def _write_experts(
     return onnx_operator("QMoE", _EXPERT_INPUTS, _EXPERT_ATTRIBUTES)(*inputs, **options)
 
 
-WRITERS: dict[Any, Writer] = {
+WRITERS: dict[TorchOperator, Writer] = {
     token_positions: _write_positions,
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
     rotary_embedding: _write_rotary,
     torch_ops.expert_linear: _write_expert_linear,
 }
 
-CONTRIB: dict[Any, Writer] = {
+CONTRIB: dict[TorchOperator, Writer] = {
     grouped_attention: _write_grouped,
     sequence_lengths: _write_lengths,
     rotary_embedding: _write_rotary_contrib,

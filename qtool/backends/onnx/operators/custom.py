@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from qtool.backends.onnx.operators.schemas import Writer, onnx_operator
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer, onnx_operator
 from qtool.backends.onnx.operators.writer_table import WRITERS
 from qtool.core import ops
 from qtool.core.errors import PlanError
@@ -47,7 +47,7 @@ class CustomForm:
     kernel: Callable[..., Any] | None = None
 
 
-CUSTOM_FORMS: dict[Any, CustomForm] = {}
+CUSTOM_FORMS: dict[TorchOperator, CustomForm] = {}
 """Torch operator -> form, of the operators registered by the user."""
 
 

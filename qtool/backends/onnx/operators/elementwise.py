@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
+from qtool.backends.onnx.operators.schemas import TorchOperator, Value, Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
 
 aten = torch.ops.aten
 
 
-def _silu(x: Any) -> Any:
+def _silu(x: Value) -> Value:
     return onnx_operator("QuickGelu", ("X",), (("alpha", "FLOAT"),))(x, alpha=1.0)
 
 
-def _gelu(x: Any, approximate: str = "none") -> Any:
+def _gelu(x: Value, approximate: str = "none") -> Value:
     return onnx_operator("Gelu" if approximate == "none" else "FastGelu", ("X",))(x)
 
 
 def _rms_norm(
-    x: Any, shape: Sequence[int], weight: Any = None, epsilon: float | None = None
-) -> Any:
+    x: Value, shape: Sequence[int], weight: Value = None, epsilon: float | None = None
+) -> Value:
     """The form that ONNX Runtime fuses to one kernel, SimplifiedLayerNormalization."""
     epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
     two, eps = (op.CastLike(op.Constant(value_float=v), x) for v in (2.0, epsilon))
@@ -33,41 +32,43 @@ def _rms_norm(
     return normalized if weight is None else op.Mul(normalized, weight)
 
 
-def _number_minus(x: Any, number: float, factor: float = 1) -> Any:
+def _number_minus(x: Value, number: float, factor: float = 1) -> Value:
     """number - x; torch.onnx has it only for tensors."""
     minuend, scale = (op.CastLike(op.Constant(value_float=float(v)), x) for v in (number, factor))
     return op.Sub(minuend, x if factor == 1 else op.Mul(x, scale))
 
 
-def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
+def _quantize(x: Value, scale: Value, zero_point: Value) -> Value:
     return op.QuantizeLinear(x, scale, zero_point)
 
 
-def _dequantize(codes: Any, scale: Any, zero_point: Any, axis: int | None = None) -> Any:
+def _dequantize(codes: Value, scale: Value, zero_point: Value, axis: int | None = None) -> Value:
     if axis is None:
         return op.DequantizeLinear(codes, scale, zero_point)
     return op.DequantizeLinear(codes, scale, zero_point, axis=axis)
 
 
-def _dequantize_once(codes: Any, scale: Any) -> Any:
+def _dequantize_once(codes: Value, scale: Value) -> Value:
     return op.Mul(op.Cast(codes, to=onnx.TensorProto.FLOAT), scale)
 
 
-def _idle(x: Any) -> Any:
+def _idle(x: Value) -> Value:
     return op.Max(x)
 
 
-def _embedding(ids: Any, table: Any) -> Any:
+def _embedding(ids: Value, table: Value) -> Value:
     return op.Gather(table, ids)
 
 
-def _embedding_codes(ids: Any, codes: Any, scale: Any) -> Any:
+def _embedding_codes(ids: Value, codes: Value, scale: Value) -> Value:
     """Dequantizes only the rows that are read; a DequantizeLinear would dequantize the table."""
     rows = op.Cast(op.Gather(codes, ids), to=onnx.TensorProto.FLOAT)
     return op.Mul(rows, op.Unsqueeze(op.Gather(scale, ids), op.Constant(value_ints=[-1])))
 
 
-def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: int) -> Any:
+def _embedding_nbits(
+    ids: Value, packed: Value, scale: Value, zero_point: Value, bits: int
+) -> Value:
     """Looks up blocks and joins them, so that a layer can share the tensor of codes as its weight.
     Each zero point has a byte of its own."""
     width = packed.shape[-1]
@@ -84,7 +85,7 @@ def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: i
     return op.Reshape(rows, op.Constant(value_ints=[*[0] * len(ids.shape), -1]))
 
 
-WRITERS: dict[Any, Writer] = {
+WRITERS: dict[TorchOperator, Writer] = {
     # Operators that torch.onnx decomposes by tracing the graph again.
     aten.rms_norm.default: _rms_norm,
     aten.rsub.Scalar: _number_minus,
@@ -96,7 +97,7 @@ WRITERS: dict[Any, Writer] = {
     torch_ops.embedding_codes: _embedding_codes,
 }
 
-CONTRIB: dict[Any, Writer] = {
+CONTRIB: dict[TorchOperator, Writer] = {
     # Each is one kernel of ONNX Runtime: Sigmoid and Mul are two, and below opset 20 the decomposed
     # form of gelu is not fused.
     aten.silu.default: _silu,

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
+from qtool.backends.onnx.operators.schemas import TorchOperator, Value, Writer, onnx_operator, op
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
 from qtool.core.ops.recurrent import dynamic_lstm, gru, lstm, rnn
@@ -25,34 +25,34 @@ _DYNAMIC_INPUTS = (
 _DYNAMIC_ATTRIBUTES = (("hidden_size", "INT"), ("direction", "STRING"))
 
 
-def _with_bias(*inputs: Any) -> list[Any]:
+def _with_bias(*inputs: Value) -> list[Value]:
     """Return the inputs without the last one, the bias, if that is None."""
     return list(inputs if inputs[-1] is not None else inputs[:-1])
 
 
 def _conv(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: Value,
+    weight: Value,
+    bias: Value = None,
     stride: Sequence[int] = (),
     pads: Sequence[int] = (),
     dilation: Sequence[int] = (),
     groups: int = 1,
-) -> Any:
+) -> Value:
     options = {"strides": list(stride), "pads": list(pads), "dilations": list(dilation)}
     return op.Conv(*_with_bias(x, weight, bias), **options, group=groups)
 
 
 def _conv_transpose(
-    x: Any,
-    weight: Any,
-    bias: Any,
+    x: Value,
+    weight: Value,
+    bias: Value,
     stride: Sequence[int],
     padding: Sequence[int],
     output_padding: Sequence[int],
     groups: int,
     dilation: Sequence[int],
-) -> Any:
+) -> Value:
     return op.ConvTranspose(
         *_with_bias(x, weight, bias),
         strides=list(stride),
@@ -63,15 +63,15 @@ def _conv_transpose(
     )
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(x: Value, weight: Value, bias: Value = None) -> Value:
     return op.Gemm(*_with_bias(x, weight, bias), transB=1)
 
 
-def _gemm(x: Any, weight: Any, bias: Any = None) -> Any:
+def _gemm(x: Value, weight: Value, bias: Value = None) -> Value:
     return op.MatMul(x, weight) if bias is None else op.Gemm(x, weight, bias)
 
 
-def _dynamic_linear(x: Any, codes: Any, scale: Any, bias: Any = None) -> Any:
+def _dynamic_linear(x: Value, codes: Value, scale: Value, bias: Value = None) -> Value:
     """The order that ONNX Runtime fuses to DynamicQuantizeMatMul, or, for several layers that read
     one tensor, to MatMulIntegerToFloat behind a shared DynamicQuantizeLinear."""
     quantized, x_scale, zero_point = op.DynamicQuantizeLinear(x)
@@ -81,8 +81,8 @@ def _dynamic_linear(x: Any, codes: Any, scale: Any, bias: Any = None) -> Any:
 
 
 def _linear_nbits(
-    x: Any, packed: Any, scale: Any, zero_point: Any, bias: Any = None, bits: int = 4
-) -> Any:
+    x: Value, packed: Value, scale: Value, zero_point: Value, bias: Value = None, bits: int = 4
+) -> Value:
     outputs, _, width = packed.shape
     attributes = ("K", "N", "bits", "block_size", "accuracy_level")
     write = onnx_operator(
@@ -96,13 +96,13 @@ def _linear_nbits(
 
 
 def _max_pool(
-    x: Any,
+    x: Value,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-) -> Any:
+) -> Value:
     ends, sizes = list(padding), list(x.shape)[2:]
     if ceil_mode and all(isinstance(size, int) for size in sizes):
         # as pads: onnx before opset 22 infers an extra window that begins in the padding
@@ -121,14 +121,14 @@ def _max_pool(
 
 
 def _average_pool(
-    x: Any,
+    x: Value,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
     counted: bool,
     divisor: int | None,
-) -> Any:
+) -> Value:
     if divisor is not None:
         return _divided(x, kernel, stride, padding, ceil_mode, divisor)
     return op.AveragePool(
@@ -142,13 +142,13 @@ def _average_pool(
 
 
 def _divided(
-    x: Any,
+    x: Value,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
     divisor: int,
-) -> Any:
+) -> Value:
     """A multiple of the mean over full windows: the image is padded with zeros first."""
     sizes, ends = list(x.shape)[2:], list(padding)
     if ceil_mode:
@@ -160,7 +160,7 @@ def _divided(
     return op.Mul(mean, op.Constant(value_float=prod(kernel) / divisor))
 
 
-def _global_average_pool(x: Any) -> Any:
+def _global_average_pool(x: Value) -> Value:
     return op.GlobalAveragePool(x)
 
 
@@ -168,7 +168,7 @@ def _adaptive(reduce: str) -> Writer:
     """Return the writer of an adaptive pool: the reduced slices of one dimension after the other,
     at positions computed from its size."""
 
-    def write(x: Any, sizes: Sequence[int]) -> Any:
+    def write(x: Value, sizes: Sequence[int]) -> Value:
         for axis, count in enumerate(sizes, start=2):
             if count:
                 x = _along(x, axis, count, getattr(op, reduce))
@@ -177,7 +177,7 @@ def _adaptive(reduce: str) -> Writer:
     return write
 
 
-def _along(x: Any, axis: int, count: int, reduce: Writer) -> Any:
+def _along(x: Value, axis: int, count: int, reduce: Writer) -> Value:
     axes = op.Constant(value_ints=[axis])
     if count == 1:
         return reduce(x, axes, keepdims=1)
@@ -192,8 +192,8 @@ def _along(x: Any, axis: int, count: int, reduce: Writer) -> Any:
     return op.Concat(*windows, axis=axis)
 
 
-def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
+def _layer(op_type: Callable[..., Value], **fixed: Any) -> Callable[..., Value]:
+    def write(x: Value, w: Value, r: Value, b: Value, *states: Value, **options: Any) -> Value:
         direction = "bidirectional" if w.shape[0] == 2 else "forward"
         size = int(r.shape[2])
         return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
@@ -201,31 +201,31 @@ def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     return write
 
 
-def _write_lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
+def _write_lstm(x: Value, w: Value, r: Value, b: Value, h: Value = None, c: Value = None) -> Value:
     return _layer(op.LSTM)(x, w, r, b, h, c)
 
 
-def _write_gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
+def _write_gru(x: Value, w: Value, r: Value, b: Value, h: Value = None) -> Value:
     return _layer(op.GRU, linear_before_reset=1)(x, w, r, b, h)
 
 
-def _write_rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
+def _write_rnn(x: Value, w: Value, r: Value, b: Value, h: Value, function: str) -> Value:
     names = [function.capitalize()] * int(w.shape[0])
     return _layer(op.RNN, activations=names)(x, w, r, b, h)
 
 
 def _write_dynamic_lstm(
-    x: Any,
-    w: Any,
-    w_scale: Any,
-    w_zero: Any,
-    r: Any,
-    r_scale: Any,
-    r_zero: Any,
-    b: Any,
-    h: Any = None,
-    c: Any = None,
-) -> Any:
+    x: Value,
+    w: Value,
+    w_scale: Value,
+    w_zero: Value,
+    r: Value,
+    r_scale: Value,
+    r_zero: Value,
+    b: Value,
+    h: Value = None,
+    c: Value = None,
+) -> Value:
     write = onnx_operator("DynamicQuantizeLSTM", _DYNAMIC_INPUTS, _DYNAMIC_ATTRIBUTES, 3)
     direction = "bidirectional" if w.shape[0] == 2 else "forward"
     scales = (w_scale, w_zero, r_scale, r_zero)
@@ -233,7 +233,7 @@ def _write_dynamic_lstm(
     return write(*(x, w, r, b, None, h, c, None, *scales), hidden_size=size, direction=direction)
 
 
-WRITERS: dict[Any, Writer] = {
+WRITERS: dict[TorchOperator, Writer] = {
     torch_ops.conv: _conv,
     torch_ops.conv_transpose: _conv_transpose,
     torch.ops.aten.linear.default: _linear,
@@ -249,7 +249,7 @@ WRITERS: dict[Any, Writer] = {
     rnn: _write_rnn,
 }
 
-CONTRIB: dict[Any, Writer] = {
+CONTRIB: dict[TorchOperator, Writer] = {
     torch_ops.linear_nbits: _linear_nbits,
     dynamic_lstm: _write_dynamic_lstm,
 }

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, op
+from qtool.backends.onnx.operators.schemas import TorchOperator, Value, Writer, op
 from qtool.core.graph import torch_ops
 
 aten = torch.ops.aten
 
 
-def _as_tensor(sizes: Sequence[Any]) -> Any:
+def _as_tensor(sizes: Sequence[Value]) -> Value:
     """Return sizes, numbers or computed ones, as an int64 tensor of rank 1."""
     if all(isinstance(s, int) for s in sizes):
         return op.Constant(value_ints=list(sizes))
@@ -27,23 +27,23 @@ def _as_tensor(sizes: Sequence[Any]) -> Any:
     return op.Concat(*parts, axis=0)
 
 
-def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
+def _reshape(x: Value, sizes: Sequence[Value]) -> Value:
     # a computed size may be 0, which would copy the size of the input
     computed = not all(isinstance(s, int) for s in sizes)
     empty = {"allowzero": 1} if computed and -1 not in sizes else {}
     return op.Reshape(x, _as_tensor(sizes), **empty)
 
 
-def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
+def _resize(mode: str, **fixed: Any) -> Callable[..., Value]:
     """Return the writer of upsample_*.vec. Writes factors if they give the same sizes: sizes need
     the batch size. (ONNX Runtime moves transposes over a Resize and ignores its `axes`.)"""
 
     def write(
-        x: Any,
-        sizes: Sequence[Any] | None,
+        x: Value,
+        sizes: Sequence[Value] | None,
         align: bool = False,
         factors: Sequence[float] | None = None,
-    ) -> Any:
+    ) -> Value:
         mapping = "align_corners" if align else "half_pixel"  # pytorch_half_pixel: 0 of a size of 1
         options = {"coordinate_transformation_mode": mapping, **fixed, "mode": mode}
         scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
@@ -58,7 +58,7 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
     return write
 
 
-def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
+def _factors(before: Sequence[Value], after: Sequence[Value]) -> list[float] | None:
     """Return out / in if float32 gives the same sizes and neighbours as the integers, else None."""
     factors = []
     for size, new_size in zip(before, after, strict=True):
@@ -75,14 +75,16 @@ def _factors(before: Sequence[Any], after: Sequence[Any]) -> list[float] | None:
     return factors
 
 
-def _nearest(x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None) -> Any:
+def _nearest(
+    x: Value, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
+) -> Value:
     mapping = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return _resize("nearest", **mapping)(x, sizes, False, factors)
 
 
 def _nearest_exact(
-    x: Any, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
-) -> Any:
+    x: Value, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
+) -> Value:
     """The neighbour of each pixel centre: floor((i + 1/2) / factor)."""
     mapping = {
         "coordinate_transformation_mode": "half_pixel",
@@ -91,42 +93,42 @@ def _nearest_exact(
     return _resize("nearest", **mapping)(x, sizes, False, factors)
 
 
-def _index_select(x: Any, dim: int, index: Any) -> Any:
+def _index_select(x: Value, dim: int, index: Value) -> Value:
     return op.Gather(x, index, axis=dim)
 
 
-def _squeeze(x: Any, dims: Sequence[int]) -> Any:
+def _squeeze(x: Value, dims: Sequence[int]) -> Value:
     """Keeps dimensions that are not of size 1, which ONNX's Squeeze refuses."""
     sizes = list(x.shape)
     axes = [d for d in dims if sizes[d] == 1]
     return op.Squeeze(x, op.Constant(value_ints=axes)) if axes else op.Identity(x)
 
 
-def _pad(x: Any, widths: Sequence[Any], fill: Any) -> Any:
+def _pad(x: Value, widths: Sequence[Value], fill: Value) -> Value:
     rank = len(x.shape)
-    begins: list[Any] = [0] * rank
-    ends: list[Any] = [0] * rank
+    begins: list[Value] = [0] * rank
+    ends: list[Value] = [0] * rank
     for i in range(len(widths) // 2):  # ATen: from the last dimension, (begin, end) by (begin, end)
         begins[rank - 1 - i], ends[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
     return op.Pad(x, _as_tensor([*begins, *ends]), fill)
 
 
-def _constant_pad(x: Any, widths: Sequence[Any], value: float = 0.0) -> Any:
+def _constant_pad(x: Value, widths: Sequence[Value], value: float = 0.0) -> Value:
     return _pad(x, widths, op.CastLike(op.Constant(value_float=float(value)), x))
 
 
-def _pad_codes(codes: Any, widths: Sequence[int], value: int) -> Any:
+def _pad_codes(codes: Value, widths: Sequence[int], value: int) -> Value:
     fill = np.array(value, dtype=codes.dtype.numpy())
     return _pad(codes, widths, op.Constant(value=onnx.numpy_helper.from_array(fill)))
 
 
-def _floordiv(a: Any, b: Any) -> Any:
+def _floordiv(a: Value, b: Value) -> Value:
     """Floor division of sizes. torch.onnx writes ONNX's Div, which truncates and is right only for
     numbers that are not negative; in -(-n // 2), the half of n rounded up, one is."""
     return op.Div(op.Sub(a, op.Mod(a, b)), b)
 
 
-WRITERS: dict[Any, Writer] = {
+WRITERS: dict[TorchOperator, Writer] = {
     operator.floordiv: _floordiv,
     torch_ops.pad_codes: _pad_codes,
     torch_ops.reshape: _reshape,

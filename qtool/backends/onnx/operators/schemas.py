@@ -13,8 +13,15 @@ from typing import Any
 
 import onnx
 
-Writer = Callable[..., Any]
+Value = Any
+"""A value of the traced graph, a constant, or None for an input that is left out. A name of `Any`,
+since torch.onnx reads the annotations of writers and takes that for a tensor of any type."""
+
+Writer = Callable[..., Value]
 """Writes an operator: takes values and constants in the order of its torch schema."""
+
+TorchOperator = Callable[..., Any]
+"""What a node of a torch graph calls: an operator of ATen or of qtool, or a function of Python."""
 
 _KIND = onnx.defs.OpSchema.AttrType
 _ELEMENTS = ("float", "double", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -24,13 +31,14 @@ _ANY = [f"tensor({element})" for element in _ELEMENTS]
 class _Operators:
     """`op.Conv(...)`: the operators of the opset that files are written in."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Writer:
         from onnxscript import opset18
 
-        return getattr(opset18, name)
+        writer: Writer = getattr(opset18, name)
+        return writer
 
 
-op: Any = _Operators()
+op = _Operators()
 
 
 @cache
@@ -40,7 +48,7 @@ def onnx_operator(
     attributes: tuple[tuple[str, str], ...] = (),
     outputs: int = 1,
     domain: str = "com.microsoft",
-) -> Any:
+) -> Writer:
     """Return an operator that onnx has no schema of, by default of ONNX Runtime's domain.
 
     Args:

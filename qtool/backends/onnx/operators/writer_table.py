@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from qtool.backends.onnx.operators import attention, elementwise, layers, moves
-from qtool.backends.onnx.operators.schemas import Writer
+from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 
-WRITERS: dict[Any, Writer] = {
+WRITERS: dict[TorchOperator, Writer] = {
     **attention.WRITERS,
     **elementwise.WRITERS,
     **layers.WRITERS,
@@ -16,7 +15,7 @@ WRITERS: dict[Any, Writer] = {
 }
 """Forms of ONNX's own operators."""
 
-CONTRIB: Mapping[Any, Writer] = {
+CONTRIB: Mapping[TorchOperator, Writer] = {
     **attention.CONTRIB,
     **elementwise.CONTRIB,
     **layers.CONTRIB,
@@ -24,6 +23,6 @@ CONTRIB: Mapping[Any, Writer] = {
 """Forms in ONNX Runtime's domain, for targets that allow it."""
 
 
-def writers(contrib: bool) -> Mapping[Any, Writer]:
+def writers(contrib: bool) -> Mapping[TorchOperator, Writer]:
     """Return torch operator -> ONNX form; `contrib` allows operators of ONNX Runtime's domain."""
     return {**WRITERS, **CONTRIB} if contrib else WRITERS

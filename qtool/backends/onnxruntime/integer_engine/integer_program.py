@@ -11,6 +11,9 @@ import torch
 from qtool.core.errors import DataError
 from qtool.core.quant_params import QuantParams, torch_dtype
 
+Kernel = Callable[..., Any]
+"""Takes tensors of codes or floats, returns a tensor, or a tuple for several outputs."""
+
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
@@ -20,7 +23,7 @@ class Instruction:
         name: name of the node.
         kind: "integer", "move", "quantize", "dequantize", "sum" (of floats: the same on every
             processor) or "float".
-        kernel: takes the inputs, returns a tensor, or a tuple for several outputs.
+        kernel: takes the inputs.
         inputs: names of tensors.
         outputs: names of tensors; several only for a float part of the model.
         node_count: the nodes of the model that it runs.
@@ -28,7 +31,7 @@ class Instruction:
 
     name: str
     kind: str
-    kernel: Callable[..., Any]
+    kernel: Kernel
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     node_count: int = 1

@@ -6,7 +6,7 @@ program has one integer instruction (see fusion_patterns.py); all other nodes ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from qtool.backends.onnx.reading import (
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine.float_boundary_nodes import bind_node
 from qtool.backends.onnxruntime.integer_engine.fusion_patterns import match_move, match_operator
-from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction, Program
+from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction, Kernel, Program
 from qtool.backends.onnxruntime.integer_engine.moves import MOVES, move_of
 from qtool.backends.onnxruntime.integer_engine.operators import OperatorCall
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
@@ -158,7 +158,7 @@ def _float(state: _Lowering, node: Node) -> None:
 
 
 def _run_custom(
-    kernel: Callable[..., Any],
+    kernel: Kernel,
     present: Sequence[bool],
     attributes: Mapping[str, Any],
     *values: torch.Tensor,

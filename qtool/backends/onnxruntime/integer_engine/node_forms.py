@@ -12,8 +12,10 @@ from onnx import ValueInfoProto, helper, numpy_helper
 
 from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnxruntime.integer_engine.integer_program import Kernel
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
+from qtool.core.types import Array
 
 _OPSET = 17
 _matches: dict[NodeForm, bool] = {}
@@ -37,7 +39,7 @@ class RandomInput:
     runtime_input: bool = False
     std: float = 1.0
 
-    def values(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    def values(self, generator: np.random.Generator) -> Array:
         """Draw the values; the first row of integers is the maximum, so that saturation shows."""
         if self.type == "float32":
             normal = generator.standard_normal(self.shape, np.float32)
@@ -72,7 +74,7 @@ class BoundKernel:
         form: form of the node.
     """
 
-    kernel: Callable[..., Any]
+    kernel: Kernel
     inputs: Sequence[Value | None]
     form: NodeForm
 
@@ -111,7 +113,7 @@ def _tensors(results: Any) -> Sequence[torch.Tensor]:
 
 def _model(form: NodeForm) -> tuple[OnnxModel, dict[str, torch.Tensor]]:
     """Return a model of the node only, and the values of its inputs."""
-    generator, values = np.random.default_rng(0), dict[str, np.ndarray[Any, Any]]()
+    generator, values = np.random.default_rng(0), dict[str, Array]()
     stored, inputs = [], list[ValueInfoProto]()
     for index, spec in enumerate(form.inputs):
         if spec is None:

@@ -12,6 +12,7 @@ from qtool.backends.kernels.params import same_params
 from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.backends.onnx.reading import array_of, input_at
+from qtool.backends.onnxruntime.integer_engine.integer_program import Kernel
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
@@ -43,7 +44,7 @@ class OperatorCall:
     def attributes(self) -> Mapping[str, Any]:
         return self.node.attributes
 
-    def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    def bind(self, op: str, *args: Any, **kwargs: Any) -> Kernel:
         return self.profile.bind(op, *args, **kwargs)
 
     def bias(self, index: int, weight: QuantizedTensor) -> torch.Tensor | None:
@@ -77,7 +78,7 @@ class Operator:
         mixed_types: inputs and output may have different types.
     """
 
-    bind: Callable[[OperatorCall], Callable[..., Any]]
+    bind: Callable[[OperatorCall], Kernel]
     inputs: int | None = 1
     weight: bool = False
     float_output: bool = False
@@ -110,7 +111,7 @@ def _spatial(call: OperatorCall, rank: int) -> dict[str, Any]:
     }
 
 
-def _conv(call: OperatorCall) -> Callable[..., Any]:
+def _conv(call: OperatorCall) -> Kernel:
     weight = _weight(call)
     assert weight.constant is not None
     return call.bind(
@@ -125,7 +126,7 @@ def _conv(call: OperatorCall) -> Callable[..., Any]:
     )
 
 
-def _gemm(call: OperatorCall) -> Callable[..., Any]:
+def _gemm(call: OperatorCall) -> Kernel:
     attributes = call.attributes
     if (
         attributes.get("alpha", 1.0) != 1.0
@@ -138,7 +139,7 @@ def _gemm(call: OperatorCall) -> Callable[..., Any]:
     return _linear(call, transposed=bool(attributes.get("transB", 0)), bias_at=2)
 
 
-def _matmul(call: OperatorCall) -> Callable[..., Any]:
+def _matmul(call: OperatorCall) -> Kernel:
     second = call.graph.codes(input_at(call.node, 1))
     if second is not None and second.constant is not None and second.constant.dim() == 2:
         return _linear(call, transposed=False, bias_at=2)
@@ -147,7 +148,7 @@ def _matmul(call: OperatorCall) -> Callable[..., Any]:
     return call.bind("matmul", call.inputs[0].params, second.params, call.out)
 
 
-def _linear(call: OperatorCall, transposed: bool, bias_at: int) -> Callable[..., Any]:
+def _linear(call: OperatorCall, transposed: bool, bias_at: int) -> Kernel:
     weight = _weight(call)
     assert weight.constant is not None
     codes, params = weight.constant, weight.params
@@ -161,12 +162,12 @@ def _linear(call: OperatorCall, transposed: bool, bias_at: int) -> Callable[...,
     return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)
 
 
-def _concat(call: OperatorCall) -> Callable[..., Any]:
+def _concat(call: OperatorCall) -> Kernel:
     params = [c.params for c in call.inputs]
     return call.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
 
 
-def _average(call: OperatorCall) -> Callable[..., Any]:
+def _average(call: OperatorCall) -> Kernel:
     attributes = call.attributes
     padded = any(attributes.get("pads", ())) or attributes.get("ceil_mode", 0)
     counted = bool(attributes.get("count_include_pad", 0) and padded)
@@ -175,7 +176,7 @@ def _average(call: OperatorCall) -> Callable[..., Any]:
     spatial = _spatial(call, len(attributes["kernel_shape"]))
     dilation = spatial.pop("dilation")
 
-    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+    def pool(pads: Sequence[int]) -> Kernel:
         options = {**spatial, "pads": pads, "count_include_pad": counted}
         params = call.inputs[0].params
         return call.bind(
@@ -185,11 +186,11 @@ def _average(call: OperatorCall) -> Callable[..., Any]:
     return _windows(attributes, {**spatial, "dilation": dilation}, pool)
 
 
-def _max(call: OperatorCall) -> Callable[..., Any]:
+def _max(call: OperatorCall) -> Kernel:
     attributes = call.attributes
     spatial = _spatial(call, len(attributes["kernel_shape"]))
 
-    def pool(pads: Sequence[int]) -> Callable[..., Any]:
+    def pool(pads: Sequence[int]) -> Kernel:
         options = {**spatial, "pads": pads}
         if all(d == 1 for d in options["dilation"]):
             del options["dilation"]  # not every profile has it
@@ -202,12 +203,12 @@ def _max(call: OperatorCall) -> Callable[..., Any]:
 def _windows(
     attributes: Mapping[str, Any],
     spatial: Mapping[str, Any],
-    pool: Callable[[Sequence[int]], Callable[..., Any]],
-) -> Callable[..., Any]:
+    pool: Callable[[Sequence[int]], Kernel],
+) -> Kernel:
     """Return the pool; with ceil_mode, one that pads the end as the size of its input requires."""
     if not attributes.get("ceil_mode", 0):
         return pool(spatial["pads"])
-    pools: dict[tuple[int, ...], Callable[..., Any]] = {}
+    pools: dict[tuple[int, ...], Kernel] = {}
 
     def run(codes: torch.Tensor) -> Any:
         sizes = tuple(codes.shape[2:])
@@ -227,7 +228,7 @@ def _ceil_pads(
     return [*begins, *map(last_pad, sizes, covered, spatial["stride"], begins, ends)]
 
 
-def _softmax(call: OperatorCall) -> Callable[..., Any]:
+def _softmax(call: OperatorCall) -> Kernel:
     """Bind Softmax; before opset 13 it is taken over all axes from the given one on."""
     attributes, opset = call.attributes, call.graph.model.opset
     if opset >= 13:
@@ -242,10 +243,10 @@ def _softmax(call: OperatorCall) -> Callable[..., Any]:
     return run
 
 
-def _plain(op: str, *names: str) -> Callable[[OperatorCall], Callable[..., Any]]:
+def _plain(op: str, *names: str) -> Callable[[OperatorCall], Kernel]:
     """Return the binder of an operator of which a kernel takes these attributes."""
 
-    def bind(call: OperatorCall) -> Callable[..., Any]:
+    def bind(call: OperatorCall) -> Kernel:
         options = {n: call.attributes[n] for n in names if n in call.attributes}
         return call.bind(op, *(each.params for each in call.inputs), call.out, **options)
 

@@ -6,7 +6,7 @@ kernel rounds in other places than its parts. So a float part of a model runs as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,8 +18,10 @@ from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
+from qtool.backends.onnxruntime.integer_engine.integer_program import Kernel
 from qtool.backends.onnxruntime.session import cpu_session
 from qtool.core.errors import KernelError
+from qtool.core.types import Array
 
 _SMALL = 1 << 16
 """Bytes up to which a constant is stored in the graph."""
@@ -28,7 +30,7 @@ Known = Mapping[str, onnx.ValueInfoProto]
 
 def runtime_graph(
     nodes: Sequence[Node], file: OnnxModel, outputs: Sequence[str], known: Known
-) -> tuple[Callable[..., Any], tuple[str, ...]]:
+) -> tuple[Kernel, tuple[str, ...]]:
     """Return a function that runs nodes of a model in the runtime, and the names of its inputs.
 
     The function raises KernelError if the runtime refuses the nodes.
@@ -89,9 +91,7 @@ def runtime_graph(
     return run, computed
 
 
-def _stored(
-    arrays: Mapping[str, np.ndarray[Any, Any]], options: ort.SessionOptions
-) -> list[onnx.TensorProto]:
+def _stored(arrays: Mapping[str, Array], options: ort.SessionOptions) -> list[onnx.TensorProto]:
     """Return the tensors of a graph's constants.
 
     Large constants are shared with the session: neither copied nor part of the message, which
@@ -139,7 +139,7 @@ def _input(known: Known, name: str, dtype: Any, shape: Sequence[int | None]) -> 
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _declared(array: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+def _declared(array: Array) -> tuple[int | None, ...]:
     """Return the shape to declare: open sizes, but the length of a vector of sizes (Resize)."""
     is_sizes = array.ndim == 1 and array.dtype == np.int64
     return array.shape if is_sizes else (None,) * array.ndim

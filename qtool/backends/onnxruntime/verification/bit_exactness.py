@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +14,10 @@ from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.core.atomic import scratch_folder
+from qtool.core.types import Array
 from qtool.verification.exactness import CodeCounts, Exactness
 
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 _PART = 8  # samples whose tensors are all in memory; a model may refuse fewer
 
@@ -59,7 +59,7 @@ def compare_codes(
     return Exactness(*counts.figures(), first, program.float_nodes, tuple(wrong), program.profile)
 
 
-def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
+def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[Array]:
     """Return outputs of a program as the file has them: dequantized after a DequantizeLinear."""
     arrays = []
     for name, value in zip(program.outputs, outputs, strict=True):
@@ -68,9 +68,7 @@ def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.n
     return arrays
 
 
-def _largest_difference(
-    program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
-) -> float:
+def _largest_difference(program: Program, a: Array, b: Array) -> float:
     """Return the largest difference of two outputs in codes."""
     if a.dtype.kind != "f" or not a.size:
         return float(np.abs(a.astype(np.float64) - b).max()) if a.size else 0.0

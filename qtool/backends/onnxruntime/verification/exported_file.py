@@ -10,9 +10,7 @@ import shutil
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import torch
 
@@ -30,6 +28,7 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.memory import trim_memory
+from qtool.core.types import Array
 
 
 class ExportedFile(ExecutedFile):
@@ -80,7 +79,7 @@ class ExportedFile(ExecutedFile):
         source = self._without_input_rounding() if self._has_input_rounding else self.qdq
         return lower(source, program.profile, as_written=True)
 
-    def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    def run_as_written(self, arrays: Arrays) -> list[Array]:
         """Return outputs without any optimisation, node by node."""
         if not self._has_input_rounding:
             return run(session(self.path, optimise=False, once=True), list(arrays))
@@ -95,7 +94,7 @@ class ExportedFile(ExecutedFile):
 
     def tensors_as_written(
         self, arrays: Arrays, names: Iterable[str]
-    ) -> tuple[list[np.ndarray[Any, Any]], dict[str, torch.Tensor]]:
+    ) -> tuple[list[Array], dict[str, torch.Tensor]]:
         """Run the model in QDQ form without any optimisation.
 
         Returns:

@@ -19,9 +19,7 @@ shown by `bit_exactness`, to the last bit.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import fx, nn
 
@@ -39,11 +37,12 @@ from qtool.core.graph.float_tolerance import (
     last_bit_perturbation,
 )
 from qtool.core.operator_kinds import tensors_that_jump
+from qtool.core.types import Array
 from qtool.planning.fake_quantize import QuantPoint, quant_points
 from qtool.simulation.simulation_parity import CODES, compare_points, is_close
 from qtool.verification.parity import NodeParity
 
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 
 def compare_nodes(

@@ -32,6 +32,7 @@ from qtool.backends.runtime import Runtime
 from qtool.backends.runtimes import find_runtime
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import largest_pair_sums
@@ -111,7 +112,7 @@ def measure_portability(
     return portability(file, machine_profile(), few.arrays(), same)
 
 
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 
 def check_parity(

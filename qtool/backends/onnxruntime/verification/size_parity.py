@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,14 @@ from qtool.core.data import Batch
 from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.other_sizes import OtherSize, at_other_sizes, varying_dimensions
 from qtool.core.sqnr import sqnr
+from qtool.core.types import Array
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.output_evidence import padding_of
 from qtool.verification.size_check import SizeCheck
 
 _FAILED = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _ALLOWED = 6.0  # dB of the file below its simulation before nodes are compared
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 
 def compare_sizes(

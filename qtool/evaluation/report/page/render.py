@@ -15,14 +15,13 @@ from qtool.core import formats
 from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
-from qtool.evaluation.report.page.trend import Trend
 from qtool.evaluation.report.ranking import best_in_column
 from qtool.evaluation.report.report import Report
 
 LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
 
 
-def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]:
+def render_pages(report: Report) -> dict[str, bytes]:
     """Return the contents of report.json, report.md and report.html, by file name."""
     text = report.text()
     html = (
@@ -33,7 +32,6 @@ def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]
             figures=_figures(report),
             network=network_view(report),
             anchors=anchors(report),
-            trend=trend,
             data=_embedded_json(report),
         )
     )
@@ -41,7 +39,7 @@ def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]
         environment()
         .overlay(finalize=_plain)
         .get_template("report.md")
-        .render(report=report, limit=LIMIT, trend=trend)
+        .render(report=report, limit=LIMIT)
     )
     return {
         "report.json": text.encode(),

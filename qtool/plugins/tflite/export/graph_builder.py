@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array
 from qtool.plugins.tflite.file import Operator, Quantization, Tensor
 
 _WITH_INT16: Mapping[str, int] = {
@@ -68,9 +69,7 @@ class GraphBuilder:
             )
         )
 
-    def constant(
-        self, name: str, data: np.ndarray[Any, Any], quantized: Quantization | None = None
-    ) -> int:
+    def constant(self, name: str, data: Array, quantized: Quantization | None = None) -> int:
         """Add a stored tensor; equal ones without parameters are stored once."""
         key = ("", str(data.dtype), data.shape, data.tobytes())
         if quantized is None and key in self._constants:

@@ -20,7 +20,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.quant_params import QuantParams
-from qtool.core.types import INT8, Bounds
+from qtool.core.types import INT8, Array, Bounds
 from qtool.planning.plan import QuantPlan
 from qtool.planning.result_parts import fine_params, number_of_parts
 from qtool.plugins.tflite.conversion_record import StoredPoint
@@ -91,7 +91,7 @@ def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Nod
 
 def _biases(
     writer: Writer, index: int, weight: Stored, x: Value, fine: QuantParams
-) -> list[np.ndarray[Any, Any]] | None:
+) -> list[Array] | None:
     """Return the bias of each part: it subtracts the begin of the part's range.
 
     None if one does not fit 32 bits, or the unit of a bias is coarse for the step of a code.
@@ -115,7 +115,7 @@ def _write_split(
     writer: Writer,
     node: fx.Node,
     inputs: Sequence[Value | int],
-    biases: Sequence[np.ndarray[Any, Any]],
+    biases: Sequence[Array],
     fine: QuantParams,
     weight: Stored,
 ) -> Value:

@@ -12,6 +12,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
+from qtool.core.types import Array
 from qtool.plugins.tflite.file.schema import IDENTIFIER, OPTIONS, TABLES
 
 _SCALARS = {
@@ -131,7 +132,7 @@ class _Reader:
             raise CutOffError("a list is longer than the file")
         return [self.table(of, self.follow(at + 4 + 4 * i)) for i in range(count)]
 
-    def _vector(self, of: str, at: int) -> np.ndarray[Any, Any]:
+    def _vector(self, of: str, at: int) -> Array:
         count, dtype = int(self.scalar("<I", at)), np.dtype(of).newbyteorder("<")
         if count * dtype.itemsize > len(self.data) - at - 4:
             raise CutOffError("a list of numbers is longer than the file")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from qtool.core.types import Array
 
 TFLITE = "tflite"
 """The format of these files, as targets and options name it."""
@@ -24,8 +24,8 @@ class Quantization:
         axis: axis of the channels.
     """
 
-    scale: np.ndarray[Any, Any]
-    zero_point: np.ndarray[Any, Any]
+    scale: Array
+    zero_point: Array
     axis: int = 0
 
 
@@ -47,7 +47,7 @@ class Tensor:
     type: str
     shape: tuple[int, ...]
     signature: tuple[int, ...] | None = None
-    data: np.ndarray[Any, Any] | None = None
+    data: Array | None = None
     quantization: Quantization | None = None
     variable: bool = False
 

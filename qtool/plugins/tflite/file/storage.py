@@ -13,6 +13,7 @@ from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import ExportError, FileError, describe
 from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument
+from qtool.core.types import Array
 from qtool.plugins.tflite.file.flatbuffer import CutOffError, MalformedFileError, decode, encode
 from qtool.plugins.tflite.file.model import ABSENT, Model, Operator, Quantization, Tensor
 from qtool.plugins.tflite.file.schema import (
@@ -172,7 +173,7 @@ def _tensor(table: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]]) -> T
     return Tensor(name, kind, shape, sizes, values, quantization, bool(table["is_variable"]))
 
 
-def _values(name: str, data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _values(name: str, data: bytes, kind: str, shape: tuple[int, ...]) -> Array:
     if kind not in ELEMENT_TYPES:  # packed or text: the bytes as they are
         return np.frombuffer(data, np.uint8)
     dtype, count = np.dtype(kind).newbyteorder("<"), 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.runtime import Arrays
+from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.verification.exactness import CodeCounts, Exactness
@@ -86,7 +86,7 @@ def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exact
 
 def _engine_outputs(
     program: Program, file: TfliteFile, batch: Arrays, traced: Mapping[str, torch.Tensor]
-) -> list[np.ndarray[Any, Any]]:
+) -> list[Array]:
     """Return the outputs of the program; with float operators, LiteRT's results of these."""
     if not program.float_nodes:
         return file.engine_codes(program, batch)
@@ -99,7 +99,7 @@ def _runtime() -> str:
     return f"{litert.TITLE} {litert.version()}"
 
 
-def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def _difference(a: Array, b: Array) -> float:
     """Return the largest difference; of floats in 1/255 of the range."""
     if a.shape != b.shape:
         return float("inf")
