@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 3
-MINUTES ?= 10
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt
@@ -23,11 +22,11 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test matrix floors newest base wheel fuzz lint dist docs notebooks clean
+.PHONY: help setup quickstart test matrix floors newest base wheel lint dist docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
-	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3] [MINUTES=10]"
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -76,12 +75,6 @@ base: $(DEV_READY) ## Install the wheel without torch, on Python 3.10, 3.12 and 
 
 wheel: $(DEV_READY) ## Install the wheel with torch on Python 3.13, as far as that is here, and run the quickstart
 	@.ci/lane wheel
-
-fuzz: $(DEV_READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
-	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
-		--first $$(date +%s) --keep reports/fuzz
-	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
-		--first $$(date +%s) --keep reports/fuzz
 
 lint: $(DEV_READY) ## Run the checks alone: style, types, import layers
 	@status=0; \
