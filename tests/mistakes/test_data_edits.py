@@ -296,20 +296,6 @@ EDITS: dict[str, Edit] = {
     ),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-CODE = {
-    "give a dense tensor, {}",
-    "give its values, {}",
-    "convert it first ({}), {}",
-    "convert it first ({})",
-    "give batches, {} or those of a DataLoader",
-    "its channels are last: give {}",
-    "it runs on {}, so convert the batches with that{}{}{}",
-    "change the images as the training did, for instance with {}",
-    "shift it first, {}",
-    "round it first, {}",
-    "its values are {}, those of images that were scaled: give {}",
-}
-"""Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 
 
 @pytest.fixture(autouse=True)

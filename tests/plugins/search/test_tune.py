@@ -134,25 +134,6 @@ def test_a_search_that_was_ended_goes_on_and_finds_the_same(
         _tuned(goals, tmp_path / "ended", ASKED[:1])
 
 
-def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
-    found = _tuned(qtool.TuneGoals(min_sqnr=30.0, min_speedup=1000.0), budget=0.0)
-    assert not found.reached
-    assert len(found.evaluated) == 1
-    assert found.stopped == "the time budget is used up"
-    assert found.missed[0].endswith("goal is 1000x")
-    assert found.best.score.sqnr_db is not None
-    assert found.best.score.sqnr_db >= 30
-
-
-def test_the_float_model_is_no_result(tmp_path: Path) -> None:
-    found = _tuned(qtool.TuneGoals(min_sqnr=130.0), evaluations=1)
-    assert not found.reached
-    assert found.best.share > 0
-    assert "goals missed; the best file" in str(found)
-    found.export(tmp_path / "best.onnx")
-    assert qtool.verify(tmp_path / "best.onnx").exact
-
-
 def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(state: NodeDecisions) -> dict[fx.Node, str]:
         return {n: REASON for n in state.integer if G.name_of(n) == "0"}
