@@ -22,7 +22,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test matrix floors newest base wheel lint dist docs notebooks clean
+.PHONY: help setup quickstart test pytest matrix floors newest base wheel lint dist docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -54,10 +54,12 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+test: $(DEV_READY) ## Run all tests and checks side by side; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 pytest lint
+
+pytest: $(DEV_READY)
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
-	@$(MAKE) --no-print-directory lint
 
 matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m matrix tests/matrix

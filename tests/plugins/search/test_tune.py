@@ -48,11 +48,6 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     assert found.to_json()["best"]["key"] == found.best.key
 
 
-def test_a_goal_that_nobody_set_is_named() -> None:
-    tuned = _tuned(qtool.TuneGoals(), evaluations=1)
-    assert "(numbers) may lose at most 0.01; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
-
-
 def test_a_decoder_has_a_step_and_a_prompt() -> None:
     batch = tuple(map(torch.from_numpy, arrays()))
     dynamic = {
