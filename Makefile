@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 3
-MINUTES ?= 10
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt
@@ -23,11 +22,11 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test matrix floors newest base wheel fuzz lint dist docs notebooks clean
+.PHONY: help setup quickstart test pytest matrix floors newest base wheel lint dist docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
-	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3] [MINUTES=10]"
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -55,10 +54,12 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(DEV_READY) ## Run the tests and checks of a change; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+test: $(DEV_READY) ## Run the tests and checks of a change side by side; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 pytest lint
+
+pytest: $(DEV_READY)
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
-	@$(MAKE) --no-print-directory lint
 
 matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m matrix tests/matrix
@@ -76,12 +77,6 @@ base: $(DEV_READY) ## Install the wheel without torch, on Python 3.10, 3.12 and 
 
 wheel: $(DEV_READY) ## Install the wheel with torch on Python 3.13, as far as that is here, and run the quickstart
 	@.ci/lane wheel
-
-fuzz: $(DEV_READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
-	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
-		--first $$(date +%s) --keep reports/fuzz
-	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
-		--first $$(date +%s) --keep reports/fuzz
 
 lint: $(DEV_READY) ## Run the checks alone: style, types, import layers
 	@status=0; \

@@ -140,7 +140,7 @@ def _micro() -> dict[str, Any]:
 
 
 def _drawn(number: int) -> dict[str, Any]:
-    from tests.fuzz.draw_networks import draw_network
+    from tests.fuzz.draws import draw_network
 
     network = draw_network(random.Random(number))  # noqa: S311  # no secret
     data = [network.batch(32, i + 1) for i in range(2)]

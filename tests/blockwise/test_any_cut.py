@@ -168,20 +168,27 @@ def test_a_layer_waits_for_what_its_result_is_added_to(tmp_path: Path) -> None:
     assert written[0][1] == written[1][1]
 
 
+def check_as_in_memory(
+    network: nn.Module, batch: torch.Tensor, block: int, folder: Path, **how: Any
+) -> qtool.QuantizedModel:
+    """Check that blocks give the file of the model in memory, and return that model."""
+    save_file(network.state_dict(), folder / "model.safetensors")
+    path, one = folder / "blocks" / "net.onnx", folder / "one.onnx"
+    count, _ = by_blocks(folder, path, block, [batch], model=network, memory=0, **how)
+    assert count > 1
+    in_memory = qtool.quantize(network, [batch], **how)
+    in_memory.export(one, verify=False, external_data=True)
+    assert content(path) == content(one)
+    return in_memory
+
+
 def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_layers, "LEAST_TIME", 0)
     network, (batch, *_) = keyword_net(), calibration()
-    save_file(network.state_dict(), tmp_path / "model.safetensors")
-    how: dict[str, Any] = {"mode": "static", "accuracy": "fast"}
-    path, one = tmp_path / "blocks" / "net.onnx", tmp_path / "one.onnx"
-    count, _ = by_blocks(tmp_path, path, 6_000, [batch], model=network, memory=0, **how)
-    assert count > 1
-    in_memory = qtool.quantize(network, [batch], **how)
-    in_memory.export(one, verify=False, external_data=True)
-    assert any(d.reason.startswith(slow_layers.REASON) for d in in_memory.plan.nodes)
-    assert content(path) == content(one)
+    made = check_as_in_memory(network, batch, 6_000, tmp_path, mode="static", accuracy="fast")
+    assert any(d.reason.startswith(slow_layers.REASON) for d in made.plan.nodes)
 
 
 def test_channels_of_zeros_are_those_of_the_model_in_memory(tmp_path: Path) -> None:
@@ -189,14 +196,7 @@ def test_channels_of_zeros_are_those_of_the_model_in_memory(tmp_path: Path) -> N
     parts: list[nn.Module] = [nn.Conv2d(3, 24, 1)]
     for _ in range(3):
         parts += [nn.Conv2d(24, 24, 3, padding=1, groups=24), nn.ReLU(), nn.Conv2d(24, 24, 1)]
-    network = nn.Sequential(*parts).eval()
-    save_file(network.state_dict(), tmp_path / "model.safetensors")
     batch = torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     how: dict[str, Any] = {"accuracy": "fast", "recipe": {"slow_layers": "integer"}}
-    path, one = tmp_path / "blocks" / "net.onnx", tmp_path / "one.onnx"
-    count, _ = by_blocks(tmp_path, path, 4_000, [batch], model=network, memory=0, **how)
-    assert count > 1
-    in_memory = qtool.quantize(network, [batch], **how)
-    in_memory.export(one, verify=False, external_data=True)
-    assert [d.channels for d in in_memory.plan.nodes if d.channels] == [32, 32, 32]
-    assert content(path) == content(one)
+    made = check_as_in_memory(nn.Sequential(*parts).eval(), batch, 4_000, tmp_path, **how)
+    assert [d.channels for d in made.plan.nodes if d.channels] == [32, 32, 32]

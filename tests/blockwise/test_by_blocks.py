@@ -21,7 +21,6 @@ from torch import nn
 import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.blockwise import changed_values, checkpoint, quantize
-from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
 from qtool.frontends.huggingface import meta_init
@@ -128,53 +127,6 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     """The result of one run, with rounded weights."""
     path = tmp_path_factory.mktemp("whole") / "net.onnx"
     return made(folder, path), path
-
-
-@pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
-def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
-    one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
-    how = {"mode": mode, "accuracy": "fast"}
-    qtool.quantize(filled(folder), samples(), **how).export(one, verify=False)
-    found = made(folder, blocks, **how)
-    assert len(found.blocks) == 3
-    if mode != "static":
-        assert np.array_equal(outputs(one), outputs(blocks))
-        return
-    # ranges are of some thousand values of a tensor there, and may be of all of them here
-    exact = filled(folder)(samples(1, seed=1)[0]).detach().numpy()
-    near, far = (np.square(outputs(p) - exact).mean() for p in (blocks, one))
-    assert near < 1.3 * far
-
-
-CUTS, SMALL = {1 << 20: 1, 80_000: 2, BLOCK: 3}, {1 << 20: 1, 20_000: 7}
-"""Size -> number of blocks."""
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("mode", "cuts"), [("weight-only", SMALL), ("weight-only-int4", SMALL), ("static", CUTS)]
-)
-def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[int, int]) -> None:
-    """Rounded weights and graph are the same: behind clamps, and in static models on the stream."""
-    files, counts = list[onnx.GraphProto](), list[int]()
-    for block in cuts:
-        with qtool.init_empty_weights():
-            model = Residual()
-        path = tmp_path / f"{block}.onnx"
-        how: dict[str, Any] = {"mode": mode, "accuracy": "balanced"}
-        found = qtool.quantize_by_blocks(folder, samples(4), path, model=model, block=block, **how)
-        counts.append(len(found.blocks))
-        files.append(onnx.load(path).graph)
-        assert changes_of(found.blocks)
-    assert counts == list(cuts.values())
-    for graph in files[1:]:
-        assert [n.op_type for n in graph.node] == [n.op_type for n in files[0].node]
-        assert [n.name for n in graph.node] == [n.name for n in files[0].node]
-        assert weights_of(graph) == weights_of(files[0])
-
-
-def weights_of(graph: onnx.GraphProto) -> dict[str, bytes]:
-    return {tensor.name: tensor.raw_data for tensor in graph.initializer}
 
 
 UP_FLOAT = {"select": "layers.0.up", "as": "float"}

@@ -1,5 +1,6 @@
 """A run that ends while it calibrates goes on at the next block, to the same bytes."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +66,6 @@ def ends_at(
 
 
 ENDS: dict[str, tuple[Any, str, bool, int]] = {
-    "in front of a block": (calibrate, "_calibrate_block", False, AT - 1),
     "its batches have run": (calibrate, "collect_statistics", True, AT - 1),
     "its notes are stored": (Calibration, "save", False, AT - 1),
     "its statistics are stored": (Checkpoint, "save_ranges", True, AT),
@@ -139,19 +139,25 @@ def _first(file: Path) -> Path:
     return file.with_stem("ranges-0000")
 
 
+@pytest.fixture(scope="module")
+def calibrated(convert: Convert, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended when all blocks were calibrated."""
+    path = tmp_path_factory.mktemp("calibrated") / "result" / "net.onnx"
+    with pytest.MonkeyPatch.context() as patch, ends_at(patch, Checkpoint, "add", False, at=1):
+        convert(path)
+    return path.parent
+
+
 @pytest.mark.parametrize(("suffix", "spoil"), SPOILED.values(), ids=SPOILED)
 def test_damaged_statistics_are_no_part_of_the_result(
     suffix: str,
     spoil: Callable[[Path], object],
     convert: Convert,
+    calibrated: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "result" / "net.onnx"
-    with ends_at(monkeypatch, Checkpoint, "add", after=False, at=1):
-        convert(path)
-    file = path.with_name("net.onnx.blocks") / f"ranges-0001.{suffix}"
-    spoil(file)
+    path = shutil.copytree(calibrated, tmp_path / "result") / "net.onnx"
+    spoil(path.with_name("net.onnx.blocks") / f"ranges-0001.{suffix}")
     with pytest.raises(FileError, match=r"ranges-000[01].\w+ is damaged; delete .* again"):
         convert(path)
     assert not path.exists()

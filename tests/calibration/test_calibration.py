@@ -72,7 +72,8 @@ def halves(observer: str) -> tuple[Calibration, Calibration]:
     )
 
 
-def at_once(observer: str, folder: Path) -> Calibration:
+@functools.cache
+def at_once(observer: str) -> Calibration:
     return calibrate(captured(), [images()], observer=observer)
 
 
@@ -108,7 +109,7 @@ def file_of(calibration: Calibration, folder: Path) -> bytes:
 def test_any_split_gives_the_same_file(observer: str, split: Split, tmp_path: Path) -> None:
     found = split(observer, tmp_path)
     assert found.samples == 512
-    assert file_of(found, tmp_path) == file_of(at_once(observer, tmp_path), tmp_path)
+    assert file_of(found, tmp_path) == file_of(at_once(observer), tmp_path)
 
 
 def test_moving_averages_merge_up_to_rounding(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_moving_averages_merge_up_to_rounding(tmp_path: Path) -> None:
     for name, statistic in whole.statistics.items():
         for key, array in statistic.state().items():
             np.testing.assert_allclose(parts.statistics[name].state()[key], array, rtol=1e-12)
-    at_once_ranges = at_once("moving_average", tmp_path).ranges()
+    at_once_ranges = at_once("moving_average").ranges()
     assert at_once_ranges != whole.ranges()  # it does depend on the batches
 
 
@@ -127,8 +128,8 @@ def test_merging_leaves_both_sides_as_they_were(tmp_path: Path) -> None:
     assert (file_of(a, tmp_path), file_of(b, tmp_path)) == before
 
 
-def test_what_is_observed_is_the_float_model(tmp_path: Path) -> None:
-    ranges = {name: (low, high) for name, low, high in at_once("minmax", tmp_path).ranges()}
+def test_what_is_observed_is_the_float_model() -> None:
+    ranges = {name: (low, high) for name, low, high in at_once("minmax").ranges()}
     x = images()
     assert ranges["x"] == (x.min().item(), x.max().item())
     with torch.inference_mode():
@@ -216,9 +217,14 @@ def test_a_file_holds_everything(observer: str, tmp_path: Path) -> None:
     assert read.merge(made).samples == 16
 
 
+@functools.cache
+def small() -> Calibration:
+    return calibrate(captured(), [images()[:4]])
+
+
 def saved(folder: Path) -> Path:
     path = folder / "model.calib"
-    calibrate(captured(), [images()[:4]]).save(path)
+    small().save(path)
     return path
 
 
@@ -316,8 +322,7 @@ def test_a_rewritten_file_is_fine_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_same_weights_in_another_object_are_the_same_model() -> None:
-    made = calibrate(captured(), [images()[:4]])
-    assert convert(copy.deepcopy(exact()), made).parameters
+    assert convert(copy.deepcopy(exact()), small()).parameters
 
 
 def test_other_observers_do_not_merge() -> None:
@@ -328,7 +333,7 @@ def test_other_observers_do_not_merge() -> None:
 
 @pytest.mark.parametrize("part", range(5))
 def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Path) -> None:
-    data = bytearray(file_of(calibrate(captured(), [images()[:8]]), tmp_path))
+    data = bytearray(small().to_bytes())
     header = 8 + int.from_bytes(data[:8], "little")
     data[header + (len(data) - header) * (2 * part + 1) // 10] ^= 4
     (tmp_path / "flipped.calib").write_bytes(data)
@@ -358,13 +363,8 @@ def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Pa
     ],
 )
 def test_a_header_that_makes_no_sense(key: str, value: object, tmp_path: Path) -> None:
-    file = tmp_path / "x.calib"
-    calibrate(captured(), [images()]).save(file)
-    with safetensors.safe_open(file, "numpy") as opened:
-        header = json.loads(opened.metadata()["qtool_calibration"])
-        arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    header[key] = value
-    safetensors.numpy.save_file(arrays, file, {"qtool_calibration": json.dumps(header)})
+    file = saved(tmp_path)
+    rewrite(file, lambda header, arrays: header.update({key: value}))
     with pytest.raises(CalibrationError, match=r"damaged calibration .*calibrate again"):
         Calibration.load(file)
 

@@ -54,21 +54,19 @@ def references() -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize(("module", "where"), sorted(references()))
-def test_what_is_named_is_there_and_not_above(module: str, where: str) -> None:
+def test_what_is_named_is_there_and_not_above() -> None:
     """import-linter does not see such references, so the order of the layers is checked here."""
-    assert callable(load(where))
     settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     (layers,) = (
         contract["layers"]
         for contract in settings["tool"]["importlinter"]["contracts"]
         if contract.get("containers") == ["qtool"]
     )
-    own, other = (
-        next(i for i, layer in enumerate(layers) if name.split(".")[1] in layer.split(" | "))
-        for name in (module, where.partition(":")[0])
-    )
-    assert own <= other
+    layer = {name: i for i, row in enumerate(layers) for name in row.split(" | ")}
+    for module, where in references():
+        assert callable(load(where)), where
+        own, other = (layer[name.split(".")[1]] for name in (module, where.partition(":")[0]))
+        assert own <= other, (module, where)
 
 
 def test_a_table_imports_a_value_when_it_is_read() -> None:

@@ -186,7 +186,7 @@ def exchange(rank: int) -> list[Any]:
     return [texts, reduced, len(received), received[-1], nothing]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3])
 def test_ranks_exchange(size: int) -> None:
     texts_of_all = [f"I am {r}" for r in range(size)]
     results = values(run(size, exchange))

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -233,14 +234,18 @@ def _body(
     return head(up(y + y))
 
 
+@cache
+def _captured() -> qtool.Captured:
+    convs = nn.Conv2d(48, 48, 1), nn.Conv2d(48, 4, 1)
+    layers = (*convs, nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
+    return capture_model(Function(_body, *layers).eval(), torch.randn(2, 48, 8, 8))
+
+
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_a_plan_does_what_the_table_says(target) -> None:
     """At best: a call may have to stay in float for a reason of its own."""
-    convs = nn.Conv2d(48, 48, 1), nn.Conv2d(48, 4, 1)
-    layers = (*convs, nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
-    captured = capture_model(Function(_body, *layers).eval(), torch.randn(2, 48, 8, 8))
     mode = "weight-only" if target.weights_alone else "static"
-    plan = captured.plan(target.name, recipe={"mode": mode})
+    plan = _captured().plan(target.name, recipe={"mode": mode})
     by_key = {op.key: op for op in OPS.values()}
     found = {
         d.op: d.execution.value

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,9 +22,16 @@ PREPOSITION = re.compile(
 )
 
 
-def named(source: str) -> Iterator[str]:
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """The nodes of a module: definitions, parameters and names."""
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.arg, ast.Name)
+    return [n for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, kinds)]
+
+
+def named(file: Path) -> Iterator[str]:
     """The functions, parameters and variables that a module defines."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(file):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.arg):
@@ -32,9 +40,9 @@ def named(source: str) -> Iterator[str]:
             yield node.id
 
 
-def entries(source: str) -> Iterator[str]:
+def entries(file: Path) -> Iterator[str]:
     """The descriptions of arguments, attributes and results in the docstrings of a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(file):
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
         inside, lines = False, (ast.get_docstring(node) or "").split("\n")
@@ -54,11 +62,11 @@ def test_words_to_avoid() -> None:
 
 def test_names_are_nouns_or_verbs() -> None:
     allowed = {"explanation.py": {"given"}}  # a key of a stored result
-    names = {f: NAMES.intersection(named(f.read_text("utf-8"))) for f in SOURCES}
+    names = {f: NAMES.intersection(named(f)) for f in SOURCES}
     assert {str(f): n for f, n in names.items() if n - allowed.get(f.name, set())} == {}
 
 
 def test_descriptions_of_arguments_and_results_begin_with_their_noun() -> None:
     """`axis: axis of the channels`, not `axis: of the channels`."""
-    bare = {f: list(filter(PREPOSITION.match, entries(f.read_text("utf-8")))) for f in SOURCES}
+    bare = {f: list(filter(PREPOSITION.match, entries(f))) for f in SOURCES}
     assert {str(f): texts for f, texts in bare.items() if texts} == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 DTYPES = {
     "float32": np.float32,
@@ -167,6 +167,3 @@ def _attribute(name: str, value: Any) -> Any:
     ]
     outputs = [helper.make_tensor_value_info(n, kind, None) for n, kind in value["outputs"]]
     return helper.make_graph([_node(n) for n in inner], name, infos, outputs)
-
-
-BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64

@@ -4,7 +4,6 @@ Nothing is taken from qtool's word: what it wrote is run again on data that it n
 tolerances are the oracle's own (tests/fuzz/tolerance.py).
 """
 
-import re
 import signal
 import traceback
 import warnings
@@ -103,12 +102,6 @@ def judged(check: Callable[[], Verdict]) -> Verdict:
             "traceback",
             f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {text}",
         )
-
-
-def kind_of(why: str) -> str:
-    """A refusal without names and numbers, to count by."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\([^()]*\)", "_", why)
-    return re.sub(r"[\d.,]+", "#", text)[:110]
 
 
 def check_file(

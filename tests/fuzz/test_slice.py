@@ -1,19 +1,19 @@
-"""A few random networks and graphs in `make matrix`; hypothesis makes what fails smaller.
+"""A few random networks and graphs; hypothesis makes what fails smaller."""
 
-`make fuzz` runs more of them; see campaign.py.
-"""
-
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.campaign import ROOMS
+from tests.fuzz.checks import check_graph, check_network
+from tests.fuzz.draws import draw_graph, draw_network
 from tests.fuzz.oracle import Verdict, judged
 
 FEW = settings(
-    max_examples=6,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate, Phase.shrink],
@@ -23,23 +23,20 @@ FEW = settings(
 
 @pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")  # of torch and numpy, about odd networks
-@pytest.mark.parametrize("room", ROOMS)
-def test_random_cases(room: str) -> None:
+@pytest.mark.parametrize(
+    ("draw", "check"),
+    [(draw_network, check_network), (draw_graph, check_graph)],
+    ids=["networks", "graphs"],
+)
+def test_random_cases(draw: Callable[[Random], Any], check: Callable[[Any], Verdict]) -> None:
     @FEW
     @given(st.randoms(use_true_random=False))
     def run(random: Random) -> None:
-        case = ROOMS[room].draw(random)
-        verdict = ROOMS[room].check(case)
-        assert not verdict.bad, (verdict, case.to_json())
+        case = draw(random)
+        verdict = check(case)
+        assert verdict.kind in ("right", "noted", "float"), (verdict, case.to_json())
 
     run()
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_case_is_its_number(room: str) -> None:
-    first, second = (ROOMS[room].draw(Random(5)) for _ in range(2))
-    assert first == second
-    assert ROOMS[room].read(first.to_json()) == first
 
 
 def test_what_no_sentence_tells_is_a_traceback() -> None:

@@ -46,7 +46,10 @@ FOLDERS: dict[str, Folder] = {
         {"bits": 8},
     ),
 }
-QUICK = ("gptq, order of activations", "awq", "zero points")
+FILES = (  # forms of loaded codes: the others become one of them
+    *("gptq, order of activations", "gptq, 8 bits", "gptq, 2 bits"),
+    *("gptq, blocks of half a group", "compressed-tensors", "int8 in packed words"),
+)
 
 
 def quantized(folder: Path, **options: Any) -> Any:
@@ -98,41 +101,58 @@ def rows(weights: Any) -> set[bytes]:
     return {np.sort(row).astype(np.float32).tobytes() for w in weights for row in np.asarray(w)}
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.matrix) for n in FOLDERS]
-)
-def test_the_file_has_the_codes_of_the_folder(name: str, tmp_path: Path) -> None:
+def coded_layers(model: Any) -> dict[str, CodedLinear]:
+    return {n: m for n, m in model.named_modules() if isinstance(m, CodedLinear)}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_model_has_the_codes_of_the_folder(name: str, tmp_path: Path) -> None:
     method, config, options = FOLDERS[name]
     real = write(tmp_path / "q", method, config, **options)
-    model = qtool.load_model(tmp_path / "q")
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, CodedLinear)}
+    layers = coded_layers(qtool.load_model(tmp_path / "q"))
     assert len(layers) == 7
     for layer, module in layers.items():
         own = module.weight if module.order is None else module.weight[:, module.order.argsort()]
         assert torch.equal(own, real[f"{layer}.weight"]), layer
-    file = quantized(tmp_path / "q")
-    assert qtool.verify(file.path).passed
-    assert rows(real[f"{n}.weight"] for n in layers) <= rows(weights_in(file.path))
 
 
 @pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("Qwen3Moe", "zero points"),
-        pytest.param("Mixtral", "gptq", marks=pytest.mark.matrix),
-        pytest.param("Qwen3Moe", "int8 in packed words", marks=pytest.mark.matrix),
-        pytest.param("Qwen2Moe", "awq", marks=pytest.mark.matrix),
-    ],
+    "name", [FILES[0], *(pytest.param(n, marks=pytest.mark.matrix) for n in FILES[1:])]
 )
-def test_experts_have_the_codes_of_the_folder(family: str, name: str, tmp_path: Path) -> None:
+def test_the_file_has_the_codes_of_the_folder(name: str, tmp_path: Path) -> None:
     method, config, options = FOLDERS[name]
-    model = mixture(family)
-    real = write(tmp_path / "q", method, config, model, **options)
-    loaded = qtool.load_model(tmp_path / "q")
-    stored = dict(loaded.named_parameters())
+    real = write(tmp_path / "q", method, config, **options)
+    file = quantized(tmp_path / "q")
+    assert qtool.verify(file.path).passed
+    layers = coded_layers(qtool.load_model(tmp_path / "q"))
+    assert rows(real[f"{n}.weight"] for n in layers) <= rows(weights_in(file.path))
+
+
+EXPERTS = [
+    ("Qwen3Moe", "zero points"),
+    ("Mixtral", "gptq"),
+    ("Qwen3Moe", "int8 in packed words"),
+    ("Qwen2Moe", "awq"),
+]
+
+
+@pytest.mark.parametrize(("family", "name"), EXPERTS)
+def test_stacked_experts_have_the_weights_of_the_folder(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    method, config, options = FOLDERS[name]
+    real = write(tmp_path / "q", method, config, mixture(family), **options)
+    stored = dict(qtool.load_model(tmp_path / "q").named_parameters())
     for stack, parts in stacked_experts(real).items():
         own = torch.stack([torch.cat([real[part] for part in each]) for each in parts])
         assert torch.equal(stored[stack], own)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("family", "name"), EXPERTS)
+def test_experts_have_the_codes_of_the_folder(family: str, name: str, tmp_path: Path) -> None:
+    method, config, options = FOLDERS[name]
+    real = write(tmp_path / "q", method, config, mixture(family), **options)
     assert qtool.verify(quantized(tmp_path / "q").path).passed
     experts = [real[n] for n in real if ".experts." in n]
     assert len(experts) == 12
@@ -177,15 +197,19 @@ def test_experts_of_several_forms_are_refused(form: str, problem: str, tmp_path:
     ],
 )
 def test_int8_weights_and_inputs(options: dict[str, str], tmp_path: Path) -> None:
-    """The default target would widen scales; where nothing saturates their codes stay."""
+    """Where nothing saturates their codes stay."""
     real = write(tmp_path / "q", per_output, W8A8)
-    with pytest.raises(PlanError, match="saturate, and onnxruntime would widen their scale"):
-        quantized(tmp_path / "q")
     graph = onnx.load(quantized(tmp_path / "q", **options).path).graph
     assert ("MatMulInteger" in {n.op_type for n in graph.node}) == ("target" in options)
     stored = [numpy_helper.to_array(i) for i in graph.initializer]
     found = {c.tobytes() for c in stored if c.dtype == np.int8 and c.ndim == 2}
     assert found == {codes_of(tmp_path / "q", n) for n in real if "proj" in n}
+
+
+def test_a_target_that_would_widen_scales_refuses_codes(tmp_path: Path) -> None:
+    write(tmp_path / "q", per_output, W8A8)
+    with pytest.raises(PlanError, match="saturate, and onnxruntime would widen their scale"):
+        quantized(tmp_path / "q")
 
 
 def per_output(weight: torch.Tensor) -> Any:

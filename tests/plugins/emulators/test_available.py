@@ -90,10 +90,6 @@ def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:
         check_available(ALL, some=True)
 
 
-def test_what_is_not_asked_for_may_be_missing(here: dict[str, str]) -> None:
-    check_available([CPUS["haswell"]])
-
-
 def test_an_old_emulator(here: dict[str, str], tmp_path: Path) -> None:
     installed(tmp_path)
     here["qemu-x86_64"] = "5.2.0"

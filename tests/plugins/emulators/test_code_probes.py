@@ -18,7 +18,6 @@ from qtool.plugins.emulators.code_probes import (
     code_tensors,
     float_kernels,
     hidden_kernels,
-    producers_of,
     with_outputs,
 )
 from qtool.plugins.emulators.model_forms import Form, int8_taken_for_uint8
@@ -72,20 +71,6 @@ def test_quantized_weights_are_none() -> None:
     (code,) = code_tensors(model)
     assert (code.tensor, code.node, code.op, code.dtype) == ("y", "product", "MatMul", "int8")
     assert len(with_outputs(model, [code]).graph.output) == 1  # it is one already
-
-
-def test_integer_kernels_and_nodes_in_float(tmp_path: Path) -> None:
-    file = by_onnxruntime(tmp_path / "a.onnx")
-    model = load(file)
-    codes = code_tensors(model)
-    save(with_outputs(model, codes), tmp_path / "b.onnx")
-    makers = producers_of(optimised_graph(tmp_path / "b.onnx"), codes)
-    kernels = {c.op: makers[c.tensor] for c in codes}
-    assert kernels["Conv"].kernel == "QLinearConv"
-    assert kernels["Conv"].integer
-    assert kernels["QuantizeLinear"].integer  # nothing in float stands ahead of it
-    floats = [m for m in makers.values() if not m.integer]
-    assert all("(" in name for m in floats for name in m.float_nodes)
 
 
 def test_products_inside_kernels_of_floats() -> None:

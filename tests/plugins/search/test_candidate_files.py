@@ -86,10 +86,3 @@ def test_the_speeds_of_one_session_decide_and_are_kept(tmp_path: Path) -> None:
     assert [(e.speedup, e.speedup_low) for e in again()] == [(1.9, 1.5), (2.1, 1.5)]
     assert sessions == [["a", "b"]]  # once
     assert time_finalists(GOALS, found[:1], Archive(None, {}).store, timed) == ()
-
-
-def test_of_files_alike_in_time_that_with_most_in_integers_is_best() -> None:
-    lean = replace(_file("lean", 2.0), share=0.9)
-    exact = replace(_file("exact", 2.02), share=0.5)
-    assert GOALS.best((exact, lean)).key == "lean"
-    assert GOALS.best((replace(exact, speedup=2.2), lean)).key == "exact"

@@ -37,10 +37,6 @@ def test_factors_of_groups_are_found(model: CostModel) -> None:  # noqa: F811  #
     assert np.abs(after[1] - time).max() < 0.1 * np.abs(before[1] - time).max()
 
 
-def test_without_evaluations_all_is_as_it_was(model: CostModel) -> None:  # noqa: F811  # as above
-    assert fit_scales(model, [], [], []) is model
-
-
 def test_agreement_needs_three_different_numbers() -> None:
     assert correlation(np.array([1.0, 2]), np.array([1.0, 2])) is None
     assert correlation(np.array([1.0, 1, 1]), np.array([1.0, 2, 3])) is None
@@ -59,24 +55,6 @@ def _told(monkeypatch: pytest.MonkeyPatch, medians: list[tuple[float, ...]]) -> 
 
     monkeypatch.setattr(candidate_files, "time_files", timed)
     return seen
-
-
-def test_the_middle_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = _told(monkeypatch, [(1.6, 3.0), (1.0, 3.2), (1.5, 3.1)])
-    one, two = candidate_files.measure_speedups(Path("float"), [Path("a"), Path("b")], (), 0.0)
-    assert (one.median, two.median) == (1.5, 3.1)
-    assert (one.low, one.high) == (1.0, 1.6), "of the medians of three none is left out"
-    assert (two.low, two.high) == (3.0, 3.2)
-    assert len(seen) == MIN_SESSIONS
-
-
-def test_one_session_under_load_does_not_make_the_interval_wide(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sessions = [Ratio(1.07, 1.05, 1.1, 1.0, 1.2), Ratio(1.1, 0.6, 2.59, 0.5, 3.0)]
-    sessions.append(Ratio(1.05, 1.02, 1.07, 1.0, 1.2))
-    found = candidate_files._median(sessions)
-    assert (found.low, found.median, found.high) == (1.02, 1.07, 1.1)
 
 
 def test_odd_sessions_do_not_widen_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,25 +104,6 @@ def test_a_small_table_is_quantized_only_with_its_head() -> None:
     assert not space.is_float(space.default_config)
     assert find_items(space).points
     assert extra_points(space) == ()
-
-
-def test_a_search_of_weights_alone() -> None:
-    """No result is rounded, so there are no boundaries between integers and floats."""
-    torch.manual_seed(0)
-    batches = [torch.randint(0, 64, (4, 4)) for _ in range(10)]
-    result = qtool.tune(
-        Tied().eval(),
-        batches,
-        batches[:4],
-        goals=qtool.TuneGoals(min_sqnr=10.0, smallest=True),
-        options=qtool.SearchOptions(
-            choices=("int4-weights", "int8-weights"), evaluations=2, timing=0.01
-        ),
-        recover=[],
-    )
-    assert not result.missed or "slower than float" in result.missed[0]  # of a few hundred bytes
-    assert result.recipe.mode in ("weight-only", "weight-only-int4")
-    assert {g.choice for g in result.groups} <= {"int8-weights", "int4-weights", "float"}
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,3 @@ def test_the_sweep_finds_the_convex_part_of_the_front(
 def test_all_float_is_no_plan_and_stands_on_no_front(model: CostModel) -> None:
     known = pareto_front(model)
     assert not any(model.items.space.is_float(known.config(i)) for i in range(len(known.configs)))
-
-
-def test_undominated_and_the_area_of_three_points() -> None:
-    cost, noise = np.array([1.0, 2.0, 3.0, 2.5]), np.array([3.0, 2.0, 1.0, 2.5])
-    assert list(non_dominated(cost, noise)) == [0, 1, 2]
-    assert hypervolume(cost, noise, (4.0, 4.0)) == 1 + 2 + 3

@@ -48,11 +48,6 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     assert found.to_json()["best"]["key"] == found.best.key
 
 
-def test_a_goal_that_nobody_set_is_named() -> None:
-    tuned = _tuned(qtool.TuneGoals(), evaluations=1)
-    assert "(numbers) may lose at most 0.01; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
-
-
 def test_a_decoder_has_a_step_and_a_prompt() -> None:
     batch = tuple(map(torch.from_numpy, arrays()))
     dynamic = {
@@ -132,25 +127,6 @@ def test_a_search_that_was_ended_goes_on_and_finds_the_same(
     assert gone_on.best.key == whole.best.key
     with pytest.raises(qtool.FileError, match="another evaluation data"):
         _tuned(goals, tmp_path / "ended", ASKED[:1])
-
-
-def test_a_goal_out_of_reach_and_no_time_delivers_the_nearest() -> None:
-    found = _tuned(qtool.TuneGoals(min_sqnr=30.0, min_speedup=1000.0), budget=0.0)
-    assert not found.reached
-    assert len(found.evaluated) == 1
-    assert found.stopped == "the time budget is used up"
-    assert found.missed[0].endswith("goal is 1000x")
-    assert found.best.score.sqnr_db is not None
-    assert found.best.score.sqnr_db >= 30
-
-
-def test_the_float_model_is_no_result(tmp_path: Path) -> None:
-    found = _tuned(qtool.TuneGoals(min_sqnr=130.0), evaluations=1)
-    assert not found.reached
-    assert found.best.share > 0
-    assert "goals missed; the best file" in str(found)
-    found.export(tmp_path / "best.onnx")
-    assert qtool.verify(tmp_path / "best.onnx").exact
 
 
 def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
