@@ -66,7 +66,7 @@ class Noise:
     draw: Callable[[Batch], Mapping[str, Any]]
 
     @classmethod
-    def of(cls, model: nn.Module | None) -> Noise | None:
+    def of(cls, model: object) -> Noise | None:
         """Return the noise of a model of `noise_input`, or of a graph captured from one."""
         noise: Noise | None = carried(model, NOISE)
         return noise
