@@ -168,8 +168,8 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     """
     if model.draws is not None and Noise.of(model) is None:
         node = next(n for n in model.nodes if n.inputs == model.draws.names[:1])
-        asked = Argument("--noise-input", text="make them an input with {}")
-        raise CaptureError(f"{node.label} draws random numbers", asked)
+        remedy = Argument("--noise-input", text="make them an input with {}")
+        raise CaptureError(f"{node.label} draws random numbers", remedy)
     batch = model.in_float32(Batch(in_order(model, example)))
     wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
