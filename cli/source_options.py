@@ -77,8 +77,8 @@ class ModelOptions(OptionRecord):
         weights: state dict of MODEL: .safetensors or .pt (loaded without running pickled code).
         fixed: make an input of an .onnx file a constant, such as sr=16000; an If on it becomes one
             of its branches. The written file has the input no more.
-        noise_input: make the random numbers that MODEL's code draws an input of the file; data need
-            not have them.
+        noise_input: make the random numbers that MODEL draws an input of the file; data need not
+            have them.
         task: task of a transformers model folder: text-classification, feature-extraction, ...; by
             default the one that its weights were saved for.
         cache: type of the KV cache with --task text-generation-with-past; int8 has one scale per

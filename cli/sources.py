@@ -100,7 +100,8 @@ def file_or_model(
         path = ModelFile.convert(source, None, click.get_current_context())
         return path, replace(reading, files=(*reading.files, path))
     # with a file weights are refused: it has its own
-    of_model = file is not None and (options.fixed or options.weights is not None)
+    other = options.fixed or options.noise_input or options.weights is not None
+    of_model = file is not None and other
     if not source.endswith(tuple(MODEL_FORMATS)) or of_model:
         model = load_model(source, options, file=file)
         return model, reading.of(source, model)

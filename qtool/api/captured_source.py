@@ -16,6 +16,7 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
+from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
@@ -74,7 +75,8 @@ def captured_source(
         restored = _try_restore(file, captured, first)
         return restored if isinstance(restored, str) else _planned_layers(restored)
 
-    return FloatSource(baseline.subject, data, named, layers)
+    has_noise = Noise.of(captured.graph.module) is not None  # named has it, and the data need not
+    return FloatSource(baseline.subject, named if has_noise else data, named, layers)
 
 
 def without_quantization(file: str | Path, data: Iterable[Any], folder: Path) -> FloatSource:

@@ -261,10 +261,10 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
                 graph, partial(run_model, model), partial(capture_module, model, batch)
             )
         notes += (*cache_notes, *size_notes)
-        for node in G.placeholders(graph.graph)[:1]:
-            node.meta[NOISE] = Noise.of(model)
     else:
         raise no_model(model)
+    for node in G.placeholders(graph.graph)[:1]:
+        node.meta[NOISE] = Noise.of(model)
     mark = fingerprint(graph.module)
     norms = batch_norms(graph.module)
     if are_untrained(graph.module, norms):

@@ -157,6 +157,7 @@ def _write_graphs(folder: Path) -> None:
     graphs = {
         "float": ("float[n, 4] x", linear),
         "weights": ("float[n, 4] x", f"{rounded} y = MatMul (x, d)"),
+        "draws": ("float[n, 4] x", "r = RandomNormalLike (x) y = MatMul (r, w)"),
         "one": ("float[n, 4] x", "r = Reshape (x, sizes) y = MatMul (r, w)"),
         "four": ("float[4, 4] x", linear, "float[4, 3] y"),
         "open": ("float[n, m, 4] x", linear, "float[n, m, 3] y"),

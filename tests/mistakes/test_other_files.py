@@ -28,7 +28,7 @@ from tests.mistakes.nets import IMAGES
 from tests.mistakes.remedies import Edit, check_edit
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
-WEIGHTS = "float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}, float s = {0.1}, int8 z = {0}"
+WEIGHTS = "float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}, float s = {0.1}, int8 z = {0}, bool b = {1}"
 
 
 def file(nodes: str = "y = MatMul (x, w)", opset: int = 17, name: str = "made.onnx") -> Path:
@@ -155,7 +155,13 @@ EDITS: dict[str, Edit] = {
         loaded("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)"),
         loaded(),
     ),
-    "give them as an input": (loaded("r = RandomNormalLike (x) y = MatMul (r, w)"), loaded()),
+    "give them as an input": (
+        loaded(
+            "y = If (b) <then_branch = t () => (float[4, 3] r) {r = RandomNormalLike (w)}, "
+            "else_branch = e () => (float[4, 3] i) {i = Identity (w)}>"
+        ),
+        loaded(),
+    ),
     "convert it with onnx.version_converter": (loaded(opset=99), loaded(opset=13)),
     "give the file that `qtool quantize` wrote": (
         lambda: check_quantized(file()),

@@ -14,6 +14,7 @@ from qtool.backends.onnxruntime.disable_input_rounding import depends_on_threads
 from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
+from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 
 
@@ -90,4 +91,8 @@ class ExecutedFile:
         with scratch_folder() as folder:
             named = folder / "named.onnx"
             storage.save(model, named)
-            return optimised_graph(named)
+            try:
+                return optimised_graph(named)
+            except VerificationError:
+                self._open_session()  # its error has the name of the file
+                raise

@@ -18,7 +18,7 @@ FIXED_INPUTS = "qtool_fixed_inputs"
 """Attribute of a module, and key in the meta of a graph's first input."""
 
 
-def carried(model: nn.Module | None, key: str) -> Any:
+def carried(model: object, key: str) -> Any:
     """Return an attribute of a module, or what the first input of a captured graph has for it; None
     without."""
     if isinstance(model, fx.GraphModule):

@@ -17,8 +17,10 @@ from qtool.core.data import Batch
 from qtool.core.user_code import attribute
 from qtool.frontends.own_models import TaskModel
 
-_CACHES = frozenset({"past_key_values", "past_buckets_states", "cache_params", "mems", "state"})
-"""Names of caches among the outputs of transformers."""
+_CACHES = frozenset(
+    {"past_key_values", "cache", "past_buckets_states", "cache_params", "mems", "state"}
+)
+"""Names of caches among the outputs of transformers; `cache` since 5.24."""
 
 NOTE = (
     "the model returns a cache of past tokens, which is left out; for a file with one, load the "

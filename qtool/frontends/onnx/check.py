@@ -24,7 +24,8 @@ from qtool.core.graph.float_tolerance import (
     dtype_tolerance,
     last_bit_perturbation,
 )
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import OtherFile, Remedy
+from qtool.frontends.onnx.drawn_inputs import DRAWS
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import clear_unnamed
@@ -33,7 +34,6 @@ from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-_RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli")  # or ...Like
 _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 _APPROXIMATED = frozenset(
     [
@@ -50,8 +50,8 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
     """Check a model, and return it with its functions inlined and its nodes in order.
 
     Raises:
-        CaptureError: the model is invalid, too large after inlining, quantized already, draws
-            random numbers, or has inputs that are not tensors of numbers.
+        CaptureError: the model is invalid, too large after inlining, quantized already, or
+            has inputs that are not tensors of numbers.
     """
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     for version in versions:
@@ -73,16 +73,19 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"the file is quantized already ({node.op_type} at {label_of(node)})",
                 OtherFile("give the float file"),
             )
-        if node.op_type.removesuffix("Like") in _RANDOM:
-            raise CaptureError(
-                f"{label_of(node)} ({node.op_type}) draws random numbers",
-                OtherFile("give them as an input"),
-            )
     _refuse_training(model)
     _refuse_empty_gru(model)
     _refuse_types(model.graph)
     _normalize(model)
     return model
+
+
+def refuse_draws(model: onnx.ModelProto, remedy: Remedy) -> None:
+    """Raise a CaptureError with a remedy if a node draws random numbers."""
+    for node in nested_nodes(model.graph.node):
+        if node.op_type.removesuffix("Like") in DRAWS:
+            where = f"{label_of(node)} ({node.op_type})"
+            raise CaptureError(f"{where} draws random numbers", remedy)
 
 
 def _refuse_training(model: onnx.ModelProto) -> None:

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from qtool.backends.onnx.subgraph import TORCH_TYPES, tensor_of
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FixedInputs
+from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import Argument, DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.shape_remedies import shape_remedies, type_remedies
@@ -155,15 +156,7 @@ def with_branches(model: OnnxModule, batch: Batch) -> OnnxModule:
         seen |= {b.condition for b in undecided}
         values = [(b, b.decide_at(model.shapes, model.constants)) for b in undecided]
         decisions |= {b.condition: (b, value) for b, value in values if value is not None}
-        path, size = model.path, model.file_bytes
-        model = OnnxModule(
-            model.model,
-            model.external,
-            model.qtool_fixed_inputs,
-            tuple(decisions.values()),
-            model.notes,
-        ).eval()
-        model.path, model.file_bytes = path, size
+        model = model.again(tuple(decisions.values()), Noise.of(model))
     return model
 
 

@@ -25,6 +25,7 @@ from qtool.backends.onnx.subgraph import onnx_part, tensor_of
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
+from qtool.core.data.noise_inputs import Noise
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
@@ -33,7 +34,8 @@ from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.value_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
-from qtool.frontends.onnx.check import check_and_inline, compare_with_runtime
+from qtool.frontends.onnx.check import check_and_inline, compare_with_runtime, refuse_draws
+from qtool.frontends.onnx.drawn_inputs import take_draws
 from qtool.frontends.onnx.example_sizes import (
     DYNAMIC_BATCH,
     check_input,
@@ -62,6 +64,7 @@ from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.shape_decisions import condition_sentences
 
 FEW = 2  # number of samples where the values of a model may be larger than memory
+_DRAWS_AS_INPUT = OtherFile("give them as an input")
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _STEP_IN_MESSAGE = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -86,7 +89,10 @@ def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxM
         model = _message(file, whole=True)
         notes = convert_to_float32(model, types_to_convert(model))
         constants = fix_inputs(model, fixed or {})
-        return OnnxModule(check_and_inline(model), fixed=constants, notes=notes)
+        model = check_and_inline(model)
+        draws = take_draws(model)
+        refuse_draws(model, _DRAWS_AS_INPUT)  # those of inner graphs
+        return OnnxModule(model, fixed=constants, notes=notes, draws=draws)
 
     file = Path(path)
     return _module(file, make)
@@ -105,7 +111,9 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
         external = map_external_weights(model, file.parent, types)
         notes = convert_to_float32(model, types)
         constants = fix_inputs(model, fixed or {})
-        return OnnxModule(check_and_inline(model), external, constants, notes=notes)
+        model = check_and_inline(model)
+        refuse_draws(model, _DRAWS_AS_INPUT)
+        return OnnxModule(model, external, constants, notes=notes)
 
     file = Path(path)
     return _module(file, make)
@@ -158,6 +166,10 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool computes an
             operator differently (names it), or torch.export cannot trace the model.
     """
+    if model.draws is not None and Noise.of(model) is None:
+        node = next(n for n in model.nodes if n.inputs == model.draws.names[:1])
+        remedy = Argument("--noise-input", text="make them an input with {}")
+        raise CaptureError(f"{node.label} draws random numbers", remedy)
     batch = model.in_float32(Batch(in_order(model, example)))
     wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):

@@ -17,8 +17,9 @@ from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import NO_FIXED_INPUTS, FixedInputs
+from qtool.core.data.noise_inputs import NOISE, Noise
 from qtool.core.errors import CaptureError, DataError
-from qtool.core.remedies import Argument
+from qtool.core.remedies import Argument, Omission
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
 from qtool.frontends.onnx.open_dimensions import open_dimensions
@@ -35,6 +36,7 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _SMALL = 16  # elements; a larger constant of a part is a weight
 _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
 Values = dict[str, Any]
+Decisions = Sequence[tuple[SizeBranch, bool]]
 
 
 class _NodeModule(nn.Module):
@@ -56,7 +58,9 @@ class OnnxModule(FileNetwork):
         outputs: names.
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
-        qtool_input_names: names of the file's inputs; batches are dicts of them, labels excepted.
+        draws: what its nodes drew, inputs now; None if they drew nothing.
+        qtool_input_names: names of the inputs but these; batches are dicts of them, labels
+            excepted.
         qtool_fixed_inputs: inputs that became constants; data may still give them.
         qtool_fixed_batch: first size of all inputs, None where it is not fixed.
         nodes: nodes in execution order.
@@ -81,11 +85,12 @@ class OnnxModule(FileNetwork):
         model: onnx.ModelProto,
         external: ExternalWeights = NO_EXTERNAL_WEIGHTS,
         fixed: FixedInputs = NO_FIXED_INPUTS,
-        decisions: Sequence[tuple[SizeBranch, bool]] = (),
+        decisions: Decisions = (),
         notes: tuple[str, ...] = (),
+        draws: Noise | None = None,
     ) -> None:
         super().__init__()
-        self.notes = notes
+        self.notes, self.draws = notes, draws
         self.model, self.external, self.qtool_fixed_inputs = model, external, fixed
         self.decisions, self.conditions = tuple(decisions), set[Any]()
         chosen = {branch.condition: value for branch, value in decisions}
@@ -99,7 +104,8 @@ class OnnxModule(FileNetwork):
         stored = {i.name for i in graph.initializer} | set(external.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: open_dimensions(t) for name, t in self.inputs.items()}
-        self.qtool_input_names = tuple(self.inputs)
+        drawn = () if draws is None else draws.names
+        self.qtool_input_names = tuple(n for n in self.inputs if n not in drawn)
         self.qtool_fixed_batch = _fixed_batch(self.inputs.values())
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
@@ -117,6 +123,27 @@ class OnnxModule(FileNetwork):
                 self._register(name, self.constants[name], False)
         self.steps = nn.ModuleList(_NodeModule(n) for n in self.nodes)
         self.forward = _with_parameters(self._run, list(self.arguments))
+
+    def again(
+        self, decisions: Sequence[tuple[SizeBranch, bool]], noise: Noise | None
+    ) -> OnnxModule:
+        """Return the module of the same file with other decisions and this noise."""
+        parts = self.model, self.external, self.qtool_fixed_inputs
+        other = OnnxModule(*parts, decisions, self.notes, self.draws).eval()
+        other.path, other.file_bytes = self.path, self.file_bytes
+        setattr(other, NOISE, noise)
+        return other
+
+    def qtool_with_noise(self) -> OnnxModule:
+        """Return the module whose batches get what the nodes of the file draw.
+
+        Raises:
+            CaptureError: they draw nothing.
+        """
+        if self.draws is None:
+            none = "no node of the file's graph draws random numbers"
+            raise CaptureError(none, Omission("--noise-input"))
+        return self.again(self.decisions, self.draws)
 
     def _register(self, name: str, array: Array, trainable: bool) -> None:
         if np.asarray(array).dtype not in _TENSOR_DTYPES:

@@ -251,7 +251,7 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
     def spec(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return None
-        if noise is not None and key_text(path[0]) == noise.name:  # its sizes are of other inputs
+        if noise is not None and key_text(path[0]) in noise.names:  # its sizes are of other inputs
             return dict.fromkeys(range(leaf.dim()), Dim.AUTO)
         default = {0: Dim.AUTO} if leaf.dim() and is_default(dynamic) else {}
         if dynamic is None:

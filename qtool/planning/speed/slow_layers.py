@@ -32,14 +32,16 @@ WIN = 1.15
 
 LEAST_SHARE = 0.9
 """Float time over that of integers from which a layer stays in integers unless its kernel alone is
-far slower there (`FAR`). Whole networks gain more than the sum of their layers: measured, MobileNets
-between 0.92 and 1.14 were faster in integers than with layers in float, by up to 0.15 at batch 1 and
-0.1 to 0.3 at batch 16, where tensors of floats leave the caches. Below 0.8 layers in float pay."""
+far slower there (`FAR`). Whole networks gain more than the sum of their layers: measured,
+MobileNets between 0.92 and 1.14 were faster in integers than with layers in float, by up to 0.15 at
+batch 1 and 0.1 to 0.3 at batch 16, where tensors of floats leave the caches. Below 0.8 layers in
+float pay."""
 
-FAR, FAR_GAIN = 2.5, 1.3
+FAR, FAR_GAIN = 1.6, 1.5
 """How many times as long a kernel takes in integers, and the predicted gain, from which layers of
-such a network leave them: long kernels over one channel do. Predicted gains of less were losses,
-1.26 of MixNet-S 0.80 and 1.38 of EfficientNet-B0 0.88 (AVX2, batch 1)."""
+such a network leave them: long kernels over one channel do. Predicted gains of less were losses:
+1.26 of MixNet-S was 0.80, 1.38 of EfficientNet-B0 0.88, 1.44 of MobileViT-XS 0.93 (AVX2, batch 1).
+"""
 
 LEAST_TIME = 20_000
 """Nanoseconds of the network in integers below which nothing is changed: calls are most of it."""

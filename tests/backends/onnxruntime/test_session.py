@@ -7,6 +7,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from qtool.backends.onnxruntime.executed_file import ExecutedFile
 from qtool.backends.onnxruntime.session import (
     RUNTIME,
     OnnxSession,
@@ -58,6 +59,8 @@ def test_more_dimensions_than_arrays_have_are_refused(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "deep.onnx")
     with pytest.raises(VerificationError, match=r"'x' has 65 dimensions, and arrays .* at most 64"):
         OnnxSession(tmp_path / "deep.onnx")
+    with pytest.raises(VerificationError, match=r"/deep.onnx: 'x' has"):  # its node has no name
+        _ = ExecutedFile(tmp_path / "deep.onnx").executed_graph
 
 
 def test_refusals_name_the_file_and_the_runtime(file: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.core.data import batches
 from qtool.core.errors import CaptureError
+from tests.frontends.onnx.files import behind_conv, images, loaded
 
 
 class Voice(nn.Module):
@@ -58,6 +60,31 @@ def test_a_voice_has_its_noise_as_inputs_of_any_length(tmp_path: Path) -> None:
     error = (expected - torch.from_numpy(actual)).square().mean()
     assert expected.square().mean() / error > 100  # 20 dB
     assert qtool.evaluate(path, model, texts(9, 13), dynamic=sizes).accuracy is not None
+
+
+def test_a_file_has_what_its_nodes_draw_as_inputs(tmp_path: Path) -> None:
+    source, path = tmp_path / "voice.onnx", tmp_path / "int8.onnx"
+    model = behind_conv(
+        "r = RandomNormalLike (h) z = Add (h, r) c = Conv <strides = [2, 2]> (z, w2) y = Relu (c) "
+        "u = RandomUniformLike <low = 1.0, high = 3.0> (y) y0 = Mul (y, u)"
+    )
+    onnx.save(model, source)
+    with pytest.raises(CaptureError, match="RandomNormalLike1 draws random numbers; make them an"):
+        qtool.capture_model(qtool.load_onnx(source), images())
+
+    noisy = qtool.noise_input(qtool.load_onnx(source))
+    first, again, other = (b.kwargs for b in batches([images(8), images(8), images(7)], noisy))
+    assert all(map(torch.equal, first.values(), again.values()))
+    assert 1 <= first["noise.1"].min() < first["noise.1"].max() <= 3
+    assert other["noise.0"].shape == (7, 4, 8, 8)
+
+    qtool.quantize(noisy, [images(32), images(31)], accuracy="fast").export(path, timing=0)
+    session = onnxruntime.InferenceSession(path)
+    assert [i.shape for i in session.get_inputs()][:2] == [["N", 3, 8, 8], ["N", 4, 8, 8]]
+    _, own = qtool.evaluate(path, noisy, [images(9)]).accuracy.models
+    assert own.sqnr_db > 20
+    with pytest.raises(CaptureError, match="no node of the file's graph draws"):
+        qtool.noise_input(loaded(behind_conv("y0 = Relu (h)"), tmp_path))
 
 
 def test_equal_batches_get_equal_noise() -> None:

@@ -67,8 +67,11 @@ def _input(kind: int) -> Callable[[onnx.ModelProto], None]:
 
 
 def _draws(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     relu = _node(model, "Relu")
-    relu.op_type = "RandomNormalLike"
+    text = "branch () => (float[2] r) { r = RandomNormal <shape = [2]> () }"
+    branches = {f"{each}_branch": onnx.parser.parse_graph(text) for each in ("then", "else")}
+    relu.CopyFrom(helper.make_node("If", ["yes"], list(relu.output), relu.name, **branches))
 
 
 def _quantized(model: onnx.ModelProto) -> None:

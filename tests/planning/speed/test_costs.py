@@ -155,7 +155,7 @@ def test_a_target_without_a_table_leaves_none_in_float_for_speed(name: str) -> N
 
 
 def network(rng: random.Random) -> Times:
-    """Random times of a random graph of calls, some with several readers, some in integers always."""
+    """Random times of a random graph; some calls have several readers, some are always integers."""
     graph = fx.Graph()
     nodes = [graph.placeholder("x")]
     for _ in range(rng.randint(3, 8)):

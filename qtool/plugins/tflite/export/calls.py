@@ -22,6 +22,7 @@ from qtool.core.ops import Role, row_of
 from qtool.core.quant_params import QuantParams, storage_qtype
 from qtool.core.types import Bounds
 from qtool.planning.plan import Execution
+from qtool.planning.targets.rules import RECURRENT
 from qtool.plugins.tflite.export import elementwise, layers, moves
 from qtool.plugins.tflite.export.elementwise import equal
 from qtool.plugins.tflite.export.float_operators import FLOAT, ON_CODES_TOO
@@ -290,9 +291,12 @@ def _no_operator(node: fx.Node, whole: fx.Node | None = None) -> str:
             str(getattr(node.target, "_schema", node.target)).split("(")[0].removeprefix("qtool::")
         )
     made = "" if whole is None else ", which torch makes of it,"
+    way = "rewrite this part of the model"
+    if kind in RECURRENT:
+        way = "give a model of one step (LSTMCell, GRUCell) with its state as input and output"
     return (
         f"{G.name_of(whole or node)}: {kind}{made} has no TFLite operator that qtool writes; "
-        "rewrite this part of the model, or write an .onnx file"
+        f"{way}, or write an .onnx file"
     )
 
 

@@ -428,6 +428,19 @@ def test_operators_of_several_results_are_refused_in_a_sentence(tmp_path: Path) 
         model.export(tmp_path / "model.tflite")
 
 
+def test_a_recurrent_layer_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    class Tagger(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tags: torch.Tensor = self[1](self[0](x)[0])
+            return tags
+
+    x = torch.randn(16, 6, 5, generator=torch.Generator().manual_seed(1))
+    net = Tagger(nn.LSTM(5, 4), nn.Linear(4, 3)).eval()
+    model = qtool.quantize(net, [x], target="tflite", accuracy="fast")
+    with pytest.raises(ExportError, match="give a model of one step"):
+        model.export(tmp_path / "model.tflite")
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
