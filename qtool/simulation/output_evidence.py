@@ -45,11 +45,11 @@ def evidence_of_graph(graph: FloatGraph, kinds: Mapping[str, str]) -> dict[str, 
     return {name: known[node.name]._replace(kind=kinds.get(name, "")) for node, name in ends}
 
 
-def float_outputs_by_rows(graph: FloatGraph) -> list[bool]:
-    """Return of each float output whether the input decides how many rows it has."""
+def evidence_of_float_outputs(graph: FloatGraph) -> list[Evidence]:
+    """Return what is known of each float output of a graph."""
     evidence = evidence_of_graph(graph, {})
     pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
-    return [evidence[name].rows == BY_VALUES for node, name in pairs if G.is_float(node)]
+    return [evidence[name] for node, name in pairs if G.is_float(node)]
 
 
 def nodes_by_rows(graph: FloatGraph) -> frozenset[str]:
