@@ -52,11 +52,12 @@ def evidence_of_float_outputs(graph: FloatGraph) -> list[Evidence]:
     return [evidence[name] for node, name in pairs if G.is_float(node)]
 
 
-def nodes_by_rows(graph: FloatGraph) -> frozenset[str]:
-    """Return the names of the nodes whose result has a number of rows that the input decides."""
+def rows_of_nodes(graph: FloatGraph) -> dict[str, int]:
+    """Return the nodes that compute rows which values decide, by name: their `Evidence.rows`."""
     operators = [each._replace(kind=kind_name(each.kind)) for each in _operators(graph.graph)]
     rows = row_selections(operators, [node.name for node in G.placeholders(graph.graph)])
-    return frozenset(G.name_of(n) for n in graph.graph.nodes if rows.get(n.name) == BY_VALUES)
+    known = ((n, rows[n.name]) for n in graph.graph.nodes if n.name in rows)
+    return {G.name_of(n): c for n, c in known if c == BY_VALUES or c in G.shape(n)[1:2]}
 
 
 def _operators(graph: fx.Graph) -> Iterator[Operator]:

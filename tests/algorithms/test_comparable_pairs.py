@@ -58,3 +58,29 @@ def test_near_ties_move_no_layer_to_float() -> None:
     data = [torch.randn(16, 3, 8, 8) for _ in range(3)]
     model = qtool.quantize(Select().eval(), data, recover=["sensitive-layers"])
     assert {d.execution for d in model.plan.nodes if d.macs} == {Execution.INTEGER}
+
+
+class Queries(nn.Module):
+    """A layer that reads the features of the best half of the positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.select = Select()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.select(x))
+        return result
+
+
+def test_no_weight_is_fitted_to_rows_of_other_positions() -> None:
+    torch.manual_seed(0)
+    net = Queries().eval()
+    data = [torch.randn(16, 3, 8, 8) for _ in range(6)]
+    x = torch.randn(64, 3, 8, 8)
+    exact, errors = net(x).detach(), []
+    for steps in ([], ["gptq"]):
+        result = qtool.quantize(net, data, recover=steps)(x).detach()
+        ((real, coded),) = comparable_pairs([exact], [result], [Evidence(rows=32)])[:1]
+        errors.append(float((real - coded).square().sum()))
+    assert errors[1] <= 1.05 * errors[0]
