@@ -1,8 +1,9 @@
 """Values of the float and of the quantized network as pairs that are compared value by value.
 
 Rows that TopK selects come in an order that the last bit of a score changes: each is compared with
-the one that is nearest to it. The coordinates of a detector's boxes are most of the signal: its
-scores are compared besides.
+the one that is nearest to it. The first half counts, since the best are first, and among the last
+ones near ties decide which are selected at all. The coordinates of a detector's boxes are most of
+the signal: its scores are compared besides.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ def _matched(pairs: Sequence[Pair], evidence: Sequence[Evidence]) -> list[Pair]:
     names = [str(i) for i in range(len(pairs))]
     sides = [[_array(pair[side]) for pair in pairs] for side in (0, 1)]
     _, *ordered = compared_outputs(names, *sides, dict(zip(names, evidence, strict=True)))
-    return [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(*ordered, strict=True)]
+    values = zip(*ordered, (each.rows for each in evidence), strict=True)
+    return [(_better_half(a, rows), _better_half(b, rows)) for a, b, rows in values]
+
+
+def _better_half(values: Array, rows: int) -> torch.Tensor:
+    """Return the first half of selected rows, [samples, rows, ...]; of other values all."""
+    return torch.from_numpy(values[:, : (rows + 1) // 2] if rows in values.shape[1:2] else values)
 
 
 def _scores(real: torch.Tensor, coded: torch.Tensor) -> Pair:

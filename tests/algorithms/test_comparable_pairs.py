@@ -15,6 +15,7 @@ def test_selected_rows_are_compared_in_any_order() -> None:
     rows = Evidence(rows=6)
     pairs = comparable_pairs([boxes, scores], [boxes[:, order], scores[:, order]], [rows, rows])
     assert all(torch.equal(a, b) for a, b in pairs)
+    assert torch.equal(pairs[0][0], boxes[:, :3])  # the last ones may be others
     plain = [Evidence(), Evidence()]
     pairs = comparable_pairs([boxes, scores], [boxes[:, order], scores[:, order]], plain)
     assert not any(torch.equal(a, b) for a, b in pairs[:2])
