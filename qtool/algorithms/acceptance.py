@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import distributed
+from qtool.algorithms.comparable_pairs import Pair, comparable_pairs
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
 from qtool.algorithms.part_samples import PartBatch, float_side
@@ -27,7 +28,7 @@ from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.planning.result_parts import refine_results
-from qtool.simulation.output_evidence import float_outputs_by_rows
+from qtool.simulation.output_evidence import evidence_of_float_outputs
 
 HOLDOUT_SAMPLES = 64
 HOLDOUT_BATCH = 16  # of one candidate, more samples are run while the result is not conclusive
@@ -284,27 +285,23 @@ def measure_errors(
     hashes = [state_hash(graph.module) for graph in graphs]
     runs, device = {} if runs is None else runs, graphs[0].device
     expected = G.on_device(expected, device)
-    by_rows = float_outputs_by_rows(graphs[0])
+    evidence = evidence_of_float_outputs(graphs[0])
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}
             moved = batch.to(device)
-            targets = _comparable(target_outputs(expected, moved), by_rows) if new else []
+            targets = target_outputs(expected, moved) if new else []
             for network_hash, graph in new.items():
                 if network_hash not in runs:
                     runs[network_hash] = Executor(graph, device=device)
                 run = runs[network_hash]
                 values = [t for t in run.output_values(moved, run.points) if t.is_floating_point()]
-                errors = _errors(targets, _comparable(values, by_rows), graph.size_of(batch))
+                pairs = comparable_pairs(targets, values, evidence)
+                errors = _errors(pairs, graph.size_of(batch))
                 if tokens is not None:
                     errors = replace(errors, loss=tokens.losses(graph, moved, values))
                 cache[network_hash, content] = errors
     return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
-
-
-def _comparable(outputs: Sequence[torch.Tensor], by_rows: Sequence[bool]) -> list[torch.Tensor]:
-    """Return the outputs whose rows can be compared: values decide how many the others have."""
-    return [t for t, left in zip(outputs, by_rows, strict=True) if not left]
 
 
 def _content_key(batch: Batch) -> str:
@@ -314,13 +311,11 @@ def _content_key(batch: Batch) -> str:
     return f"{content_hash(tensors)} {[t.stride() for t in tensors]}"
 
 
-def _errors(
-    expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], samples: int
-) -> Errors:
-    per_sample = bool(expected) and all(t.dim() and len(t) == samples for t in expected)
+def _errors(pairs: Sequence[Pair], samples: int) -> Errors:
+    per_sample = bool(pairs) and all(t.dim() and len(t) == samples for t, _ in pairs)
     count = samples if per_sample else 1
     signal, noise = [torch.zeros(0, count)], [torch.zeros(0, count)]
-    for float_output, output in zip(expected, actual, strict=True):
+    for float_output, output in pairs:
         finite, real = float_output.isfinite(), float_output.double()
         error = (
             real - output if float_output.shape == output.shape else torch.full_like(real, math.nan)

@@ -46,7 +46,7 @@ from qtool.core.graph.node_calls import Values
 from qtool.core.types import Change
 from qtool.distributed import Ranks, balance, interleave
 from qtool.planning.plan import QuantPlan
-from qtool.simulation.output_evidence import nodes_by_rows
+from qtool.simulation.output_evidence import rows_of_nodes
 
 MIN_SAMPLES = 8
 ELEMENTS = 1 << 27  # limit for all live values of both networks; beyond, fewer samples are used
@@ -175,7 +175,7 @@ def reconstruct_layers(
     samples = state.batches(size, limit, channels_last=True)
     if not samples:
         return state.without_samples(step)
-    left, ranks = nodes_by_rows(state.graph), ranks_for(state, step)  # rows of both differ there
+    left, ranks = rows_of_nodes(state.graph), ranks_for(state, step)  # rows of both differ there
     layers = {name: each for name, each in exclusive_layers(state).items() if name not in left}
     own = range(ranks.rank, len(samples), ranks.size)
     nodes = [layer.node for layer in layers.values()]

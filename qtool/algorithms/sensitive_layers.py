@@ -134,7 +134,8 @@ class _Network:
     def error(self, points: Set[str]) -> float:
         """Return the largest relative squared error of a compared value with these points on."""
         pairs = zip(self._real, self.batches, strict=True)
-        return worst_error([(real, self._values(batch, points)) for real, batch in pairs])
+        values = [(real, self._values(batch, points)) for real, batch in pairs]
+        return worst_error(values, list(self.compared.values()))
 
     def _values(self, batch: Batch, points: Set[str]) -> list[torch.Tensor]:
         values = dict(self.run.stream(batch, points, self.compared))
@@ -151,7 +152,7 @@ class _Network:
             for each, source in zip(pairs, sources, strict=True):
                 new = self.run.rerun_changed(values, source.points, source.points)
                 each.append((real, [new[i] if i in new else values[i] for i in compared]))
-        return [worst_error(each) for each in pairs]
+        return [worst_error(each, list(self.compared.values())) for each in pairs]
 
     def error_of(self, plan: QuantPlan) -> float:
         """Return the error with the points of another plan of the same graph."""

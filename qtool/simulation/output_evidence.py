@@ -45,18 +45,19 @@ def evidence_of_graph(graph: FloatGraph, kinds: Mapping[str, str]) -> dict[str, 
     return {name: known[node.name]._replace(kind=kinds.get(name, "")) for node, name in ends}
 
 
-def float_outputs_by_rows(graph: FloatGraph) -> list[bool]:
-    """Return of each float output whether the input decides how many rows it has."""
+def evidence_of_float_outputs(graph: FloatGraph) -> list[Evidence]:
+    """Return what is known of each float output of a graph."""
     evidence = evidence_of_graph(graph, {})
     pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
-    return [evidence[name].rows == BY_VALUES for node, name in pairs if G.is_float(node)]
+    return [evidence[name] for node, name in pairs if G.is_float(node)]
 
 
-def nodes_by_rows(graph: FloatGraph) -> frozenset[str]:
-    """Return the names of the nodes whose result has a number of rows that the input decides."""
+def rows_of_nodes(graph: FloatGraph) -> dict[str, int]:
+    """Return the nodes that compute rows which values decide, by name: their `Evidence.rows`."""
     operators = [each._replace(kind=kind_name(each.kind)) for each in _operators(graph.graph)]
     rows = row_selections(operators, [node.name for node in G.placeholders(graph.graph)])
-    return frozenset(G.name_of(n) for n in graph.graph.nodes if rows.get(n.name) == BY_VALUES)
+    known = ((n, rows[n.name]) for n in graph.graph.nodes if n.name in rows)
+    return {G.name_of(n): c for n, c in known if c == BY_VALUES or c in G.shape(n)[1:2]}
 
 
 def _operators(graph: fx.Graph) -> Iterator[Operator]:

@@ -25,6 +25,7 @@ from qtool.algorithms.part_samples import PartBatch, choose_samples, float_side,
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
+from qtool.core.output_evidence import Evidence
 from tests.algorithms.weight_rounding.test_layer_step import captured, smooth
 
 ROWS = torch.arange(6.0).reshape(3, 2)
@@ -56,20 +57,21 @@ def detections(score: float) -> torch.Tensor:
 
 def test_scores_of_a_detector() -> None:
     pairs = [([detections(0.8)[:2]], [detections(0.4)[:2]]), ([detections(0.8)[2:]],) * 2]
-    assert worst_error(pairs) == pytest.approx(0.25 * 2 / 3)
+    assert worst_error(pairs, [Evidence()]) == pytest.approx(0.25 * 2 / 3)
 
 
 def test_the_worst_of_several_outputs() -> None:
     real = [torch.ones(2, 3), torch.ones(2, 5, 7)]
     coded = [0.9 * torch.ones(2, 3), 0.5 * torch.ones(2, 5, 7)]
-    assert worst_error([(real, coded)]) == pytest.approx(0.25)
-    assert worst_error([(real, real)]) == 0
+    assert worst_error([(real, coded)], 2 * [Evidence()]) == pytest.approx(0.25)
+    assert worst_error([(real, real)], 2 * [Evidence()]) == 0
 
 
 def test_batches_of_other_lengths() -> None:
     """Texts in batches of their own lengths are no detections."""
     texts = [torch.ones(2, 67, 10), torch.ones(2, 80, 10)]
-    assert worst_error([([each], [0.5 * each]) for each in texts]) == pytest.approx(0.25)
+    halves = [([each], [0.5 * each]) for each in texts]
+    assert worst_error(halves, [Evidence()]) == pytest.approx(0.25)
 
 
 LAYERS = {
