@@ -22,7 +22,6 @@ from qtool.core.errors import DataError, describe
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import OtherFile
-from qtool.core.types import Array
 
 SUFFIXES = (".npy", ".npz")
 
@@ -95,15 +94,14 @@ class NumpyFiles:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from the `first` on, without copying the others."""
+        return self.as_arrays(first, step)
+
+    def as_arrays(self, first: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield the same batches of arrays, whatever `every` hands out."""
         for index, (arrays, rows) in enumerate(self._cuts()):
             if index >= first and (index - first) % step == 0:
-                cut = {k: self.convert(a[rows]) for k, a in arrays.items()}
+                cut = {k: a[rows] for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
-
-    @staticmethod
-    def convert(rows: Array) -> Any:
-        """Return the rows of an array in a batch as they are handed out."""
-        return rows
 
     def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], Rows]]:
         """Yield the arrays and the rows of each batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -72,6 +72,15 @@ class ReportOptions(OptionRecord):
     budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
     history: Path | None = option(None, kind="path", metavar="FILE")
+
+    def titled(self, title: str) -> ReportOptions:
+        """Return the options with a title, if they have none."""
+        return self if self.title else replace(self, title=title)
+
+    @property
+    def metrics(self) -> tuple[ArrayLike | None, Callable[..., Any] | None, str, tuple[str, ...]]:
+        """What `LabelledData` takes after the batches."""
+        return self.labels, self.function, self.where, self.lower_is_better
 
     @property
     def mark(self) -> str:
