@@ -51,10 +51,10 @@ def batches(folder: Path) -> list[list[Any]]:
 def measured(folder: Path) -> str:
     """The errors of the int8 file against the float file."""
     from qtool.evaluation.measure.accuracy import summarize
-    from qtool.evaluation.measure.output_pass import measure_arrays
+    from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 
-    files = [folder / "float.onnx", folder / "int8.onnx"]
-    return str(summarize(measure_arrays(files, batches(folder)), None))
+    reference = Reference(folder / "float.onnx")
+    return str(summarize(measure_arrays(reference, [folder / "int8.onnx"], batches(folder)), None))
 
 
 def timed(folder: Path) -> list[str]:

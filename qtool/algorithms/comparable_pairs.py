@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 
 from qtool.core.output_evidence import BY_VALUES, Evidence
-from qtool.metrics.detections import Array, detections, has_detections
+from qtool.core.types import Array
+from qtool.metrics.detections import detections, has_detections
 from qtool.metrics.matched_rows import compared_outputs
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -40,8 +41,8 @@ def comparable_pairs(
 def _matched(pairs: Sequence[Pair], evidence: Sequence[Evidence]) -> list[Pair]:
     """Return pairs with the rows that TopK selects in the order of the float network."""
     names = [str(i) for i in range(len(pairs))]
-    sides = [[_array(pair[side]) for pair in pairs] for side in (0, 1)]
-    _, *ordered = compared_outputs(names, *sides, dict(zip(names, evidence, strict=True)))
+    real, coded = ([_array(pair[side]) for pair in pairs] for side in (0, 1))
+    _, *ordered = compared_outputs(names, real, coded, dict(zip(names, evidence, strict=True)))
     values = zip(*ordered, (each.rows for each in evidence), strict=True)
     return [(_better_half(a, rows), _better_half(b, rows)) for a, b, rows in values]
 

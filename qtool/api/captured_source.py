@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,6 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
@@ -27,10 +28,11 @@ from qtool.core.types import Progress
 from qtool.distributed import Ranks
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.baseline import ONNX, Baseline
-from qtool.evaluation.feeder import measure_outputs
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
+from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.model_inputs import check_cache, describe_input
 from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured, Model, capture_model
@@ -39,6 +41,7 @@ from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.planning.targets import DEFAULT
 
 if TYPE_CHECKING:
+    from qtool.evaluation.labelled_data import LabelledData
     from qtool.evaluation.planned_layers import PlannedLayers
 
 # a conversion measures accuracy, and needs none of these
@@ -51,40 +54,39 @@ _try_restore = OnUse("qtool.evaluation.restored_model:try_restore")
 def captured_source(
     file: str | Path,
     model: Model | Captured,
-    data: Iterable[Any],
+    data: LabelledData,
     folder: Path,
     dynamic: DynamicSizes | None,
     other_model: bool,
     ranks: Ranks,
 ) -> FloatSource:
     """Capture a model on the first batch of all ranks; see `float_source`."""
-    opened, table = open_file(file), data
+    opened = open_file(file)
     check_fixed_inputs(file, model)
     check_cached(file, model)
-    own, data = peek(data, data_module(model))
+    own, stream = peek(data.batches, data_module(model))
     first = broadcast_first_batch(ranks, own, "evaluation")
-    with columns_in_errors(table, model, first):
+    with columns_in_errors(data.batches, model, first):
         captured = capture_model(model, first, dynamic)
     check_cache(file, captured.graph.inputs)
     if not other_model:
         _check_same_model(file, captured, model)
     baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
-    named = by_input_name(captured.graph, batches(whole_texts(data), data_module(captured)))
 
     def layers() -> PlannedLayers | str:
         restored = _try_restore(file, captured, first)
         return restored if isinstance(restored, str) else _planned_layers(restored)
 
-    has_noise = Noise.of(captured.graph.module) is not None  # named has it, and the data need not
-    return FloatSource(baseline.subject, named if has_noise else data, named, layers)
+    bind = partial(by_input_name, captured.graph)
+    return FloatSource(baseline.subject, layers, replace(data, batches=stream, bind=bind))
 
 
-def without_quantization(file: str | Path, data: Iterable[Any], folder: Path) -> FloatSource:
+def without_quantization(file: str | Path, folder: Path) -> FloatSource:
     """Return a quantized file in float arithmetic as its float model."""
     words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
     subject = Subject(FLOAT, open_file(file).write_float(folder / "float.onnx"), words)
     note = f"layers can only be measured with the float model; pass {argument('--model')}"
-    return FloatSource(subject, data, whole_texts(data), lambda: note)
+    return FloatSource(subject, lambda: note)
 
 
 def load_unless_runs(file: Path, quantized: Path) -> Path | nn.Module:
@@ -130,12 +132,13 @@ def measure_accuracy(
         DataError: no data, data that does not fit, or labels that are none of it.
         VerificationError: a file does not run.
     """
-    named = by_input_name(reference, progress(batches(whole_texts(data), reference.module)))
-    if alone:
-        return summarize(measure_outputs((Path(file),), named), labels)
+    files = [Path(file)]
     with scratch_folder() as folder:
-        plain = write_float(reference, folder / "float.onnx", target)
-        return summarize(measure_outputs((plain, Path(file)), named), labels)
+        if not alone:
+            files.insert(0, write_float(reference, folder / "float.onnx", target))
+        source = Reference(files[0])
+        named = Feeder(source.session, by_input_name(reference, whole_texts(data)), progress)
+        return summarize(measure_arrays(source, files[1:], named), labels)
 
 
 def data_module(model: Model | Captured) -> nn.Module | None:
@@ -145,10 +148,10 @@ def data_module(model: Model | Captured) -> nn.Module | None:
     return model if isinstance(model, nn.Module) else None
 
 
-def by_input_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield batches with their tensors by the names of the graph's inputs."""
+def by_input_name(graph: FloatGraph, data: Iterable[Any]) -> Iterator[Batch]:
+    """Yield batches of data with their tensors by the names of the graph's inputs."""
     names = [i.name for i in graph.inputs]
-    for index, batch in enumerate(data):
+    for index, batch in enumerate(batches(data, graph.module)):
         tensors = (t for _, t in graph.bind(batch, index).tensors())
         yield Batch((), dict(zip(names, tensors, strict=True)))
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from qtool.api.float_source import float_source
 from qtool.backends.formats import open_file, open_model
 from qtool.core.atomic import scratch_folder
-from qtool.core.frame_columns import split_labels
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -20,9 +19,8 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.label_checks import check_labels_of, in_calibrated_order, note_labels
+from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.evaluation.subject import quantized_subject
-from qtool.evaluation.user_metrics import over_data
 
 if TYPE_CHECKING:
     from qtool.frontends.captured_model import Captured, Model
@@ -86,32 +84,23 @@ def evaluate(
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
     opened = open_file(file)  # says why it is malformed
-    data, labels = split_labels(data, labels)
-    data = in_calibrated_order(file, data)
-    if function is None:
-        check_labels_of(labels, data)
-        if labels is None:
-            note_labels(data, len(open_model(file).inputs))
-    else:
-        function, data, labels = over_data(function, data, labels)
-    contexts = getattr(data, "contexts", None)
+    metrics = labels, function, where, lower_is_better
+    judged = LabelledData(data, *metrics, columns=calibrated_columns(file))
+    judged.check()
+    if function is None and judged.labels is None:
+        judged.note_labels(len(open_model(file).inputs))
     with scratch_folder() as folder:
         source = float_source(
-            *(file, model, data, folder),
+            *(file, model, judged, folder),
             dynamic=dynamic,
             other_model=other_model,
             ranks=current(),
         )
         return evaluate_files(
             [source.subject, quantized_subject(opened)],
-            source.named,
-            labels,
-            function=function,
-            where=where,
-            lower_is_better=lower_is_better,
+            source.data or judged,
             threads=threads,
             runtime=runtime,
             seconds=seconds,
-            contexts=contexts,
             progress=progress,
         )

@@ -17,7 +17,7 @@ from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.log import unlogged
-from qtool.evaluation.label_checks import check_labels_of
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.torch.export_errors import eager_problem, run_error
@@ -40,7 +40,8 @@ def check_evaluation_data(
     Raises:
         DataError, CaptureError: they do not fit; the message names the evaluation data.
     """
-    check_labels_of(labels, evaluation)
+    if labels is not None:
+        LabelledData(evaluation, labels).check()
     module = data_module(model) if isinstance(model, nn.Module | Captured) else None
     if module is None or module.training:
         return

@@ -10,12 +10,13 @@ from typing import Any
 from qtool.backends.formats import check_quantized, open_file
 from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.backends.onnxruntime.two_sessions import compare_sessions
+from qtool.core.frame_columns import in_column_order
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
-from qtool.evaluation.feeder import file_inputs
-from qtool.evaluation.label_checks import in_calibrated_order
+from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.labelled_data import calibrated_columns
 from qtool.evaluation.model_inputs import random_inputs
 from qtool.verification import FileCheck
 
@@ -61,8 +62,9 @@ def verify(
         return _without_engine(Path(file), data, samples, batch_size, progress)
     opened = open_file(file)  # before a session: says why it is malformed
     if data is not None:
-        data = in_calibrated_order(file, data)
-        return opened.verify(file_inputs(file, data), progress)
+        for columns in calibrated_columns(file):
+            data = in_column_order(data, columns)
+        return opened.verify(Feeder(file, data), progress)
     check = opened.verify(random_inputs(file, samples, batch_size), progress)
     known = opened.known_sizes() if check.not_compared else {}
     if not known:
@@ -81,7 +83,7 @@ def _without_engine(
         if not isinstance(opened, OnnxFile):
             raise torch_error(f"{file}: a comparison with the integer engine")
         random = random_inputs(file, samples, batch_size), random_inputs(file, 1, 1, seed=1)
-        batches = chain(*random) if data is None else file_inputs(file, data)
+        batches = chain(*random) if data is None else Feeder(file, data)
         sessions = compare_sessions(file, progress(batches))
     why = f"it needs {TORCH}; run {INSTALL}"
     return FileCheck(0, 0, 0, 0.0, None, 0, self_test=check, not_compared=why, sessions=sessions)

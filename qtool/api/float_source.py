@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from qtool.evaluation.subject import Subject
 
 if TYPE_CHECKING:
     from qtool.evaluation.build_report import LayerAnalysis
+    from qtool.evaluation.labelled_data import LabelledData
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,22 +27,20 @@ class FloatSource:
 
     Attributes:
         subject: its file.
-        data: the data, from its first batch on.
-        named: the same with tensors by the names of the file's inputs, in the form that accuracy is
-            measured on.
         layers: returns what measures the layers of the file, or why they are not measured.
+        data: the data as a model of torch takes it, from its first batch on; None where the model
+            is a file, which takes it as it is.
     """
 
     subject: Subject
-    data: Iterable[Any]
-    named: Iterable[Any]
     layers: Callable[[], LayerAnalysis | str]
+    data: LabelledData | None = None
 
 
 def float_source(
     file: str | Path,
     model: Any,
-    data: Iterable[Any],
+    data: LabelledData,
     folder: Path,
     *,
     dynamic: Any = None,
@@ -56,7 +55,7 @@ def float_source(
         file: the quantized file.
         model: the float model, or the path of its file; None: the quantized file in float
             arithmetic.
-        data: batches.
+        data: a model of torch is captured on its first batch.
         folder: where files are written.
         dynamic: see `capture_model`.
         other_model: accept other weights than the file was made from.
@@ -78,13 +77,12 @@ def float_source(
         from qtool.api.captured_source import captured_source, without_quantization
 
         if model is None:
-            return without_quantization(file, data, folder)
+            return without_quantization(file, folder)
         return captured_source(file, model, data, folder, dynamic, other_model, ranks or Ranks())
     check_same_files([model, Path(file)], other_model)
     subject = Subject(FLOAT, model, f"the file {model.name}", timed_name=model.name)
     note = f"layers are measured with a float model of torch as {argument('--model')}, not a file"
-    whole = data.whole_texts() if hasattr(data, "whole_texts") else data
-    return FloatSource(subject, data, whole, lambda: note)
+    return FloatSource(subject, lambda: note)
 
 
 def _runnable(model: Path, file: Path) -> Any:

@@ -9,18 +9,16 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from qtool.backends.formats import open_file
-from qtool.core.frame_columns import split_labels
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.types import Progress
-from qtool.evaluation.feeder import file_inputs
 from qtool.evaluation.gate.gate import run_gate
 from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
 from qtool.evaluation.gate.own_texts import is_decoder, own_texts
 from qtool.evaluation.gate.result import GateResult
-from qtool.evaluation.label_checks import in_calibrated_order
+from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.metrics.metric import PERPLEXITY
 from qtool.metrics.named_metrics import AGREEMENT, user_metric
 from qtool.metrics.vector_output import folders_of, read_pooling
@@ -94,9 +92,7 @@ def gate(
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
     data = own_texts(Path(against), labels, progress) if data is None else data
-    data, labels = split_labels(data, labels)
-    data = in_calibrated_order(file, data)
-    inputs = file_inputs(against, data, progress)
+    judged = LabelledData(data, labels, columns=calibrated_columns(file))
     folders = [] if processor is None else [Path(processor)]
     folders += folders_of((Path(file), Path(against)))
     options = GateOptions(
@@ -110,5 +106,4 @@ def gate(
         seconds,
         read_pooling(folders if isinstance(metric, str) else ()),
     )
-    positions = getattr(data, "positions", None)
-    return run_gate(Path(file), Path(against), inputs, labels, options, positions)
+    return run_gate(Path(file), Path(against), judged, options, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.data import peek
+from qtool.core.frame_columns import split_labels
 from qtool.core.progress import Bars
 from qtool.distributed import DataShard, current, use_process_group
 from qtool.evaluation.options import ReportOptions
@@ -33,6 +35,8 @@ def report_model(
 ) -> Report:
     """Quantize a model, unless it is quantized, and write the report; see `qtool.report`."""
     ranks = current()
+    data, labels = split_labels(data, options.labels)
+    options = replace(options, labels=labels)
     if calibration is not None or isinstance(source, QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, QuantizedModel):

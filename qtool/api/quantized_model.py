@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
-from qtool.core.frame_columns import in_column_order
 from qtool.core.on_use import OnUse
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.label_checks import with_labels
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.speedup import Speedup, measure_speedup
 from qtool.evaluation.subject import Subject
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from qtool.evaluation.report.report import Report
 
 # a report loads the rest of evaluation
-_check_options = OnUse("qtool.evaluation.build_report:check_options")
+_LabelledData = OnUse("qtool.evaluation.labelled_data:LabelledData")
 _build_report = OnUse("qtool.evaluation.build_report:build_report")
 _planned_layers = OnUse("qtool.evaluation.planned_layers:PlannedLayers")
 QUICK_TIMING = 0.05  # seconds
@@ -137,13 +135,11 @@ class QuantizedModel(Quantized):
         from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
         place = Path(folder)
-        data, options = with_labels(data, options or ReportOptions())
-        data = in_column_order(data, self.reference.columns)
-        if not options.title:
-            options = replace(options, title=resolve(place).name)
+        options = (options or ReportOptions()).titled(resolve(place).name)
+        judged = _LabelledData(data, *options.metrics, columns=[self.reference.columns])
+        judged.check(options.goals.drop)
         with scratch_folder() as scratch:
             file, pages = scratch / MODEL, ReportFolder.of(place)
-            _check_options(data, options)
             self.export(file)
             subjects = [
                 Baseline(self.captured, scratch, self.plan.target, file.suffix).subject,
@@ -152,7 +148,7 @@ class QuantizedModel(Quantized):
                 ),
             ]
             layers, kept = _planned_layers(self), pages.kept
-            report = _build_report(subjects, data, options, layers=layers, folder=kept, bars=bars)
+            report = _build_report(subjects, judged, options, layers=layers, folder=kept, bars=bars)
             return pages.write(report, file)
 
     @accepts_paths("path")

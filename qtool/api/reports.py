@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qtool.api.float_source import float_source
 from qtool.backends.formats import open_file, quantization_warnings
 from qtool.core.argument_names import argument
-from qtool.core.atomic import scratch_folder
+from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
 from qtool.core.errors import OptionError
 from qtool.core.option_records import keywords_of
@@ -20,8 +20,8 @@ from qtool.core.remedies import CallEdit, Omission
 from qtool.core.torch_package import has_torch, torch_error
 from qtool.distributed import current
 from qtool.evaluation.build_report import build_report
-from qtool.evaluation.compare import compare_files, ordered_files, titled
-from qtool.evaluation.label_checks import in_calibrated_order, with_labels
+from qtool.evaluation.compare import NO_LAYERS, compared_subjects, ordered_files
+from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.subject import quantized_subject
@@ -67,15 +67,18 @@ def compare(
         >>> print(qtool.compare(["model.onnx", "model.int8.onnx"], loader))
     """
     ordered = ordered_files(files, reference, other_model)
-    data, options = with_labels(data, options or ReportOptions())
-    for path in ordered:
-        data = in_calibrated_order(path, data)
-    if folder is None:
-        return compare_files(ordered, data, titled(options, None, "compared"), bars=bars)
-    from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
+    title = "compared" if folder is None else resolve(folder).name
+    options = (options or ReportOptions()).titled(title)
+    judged = LabelledData(data, *options.metrics, columns=calibrated_columns(*ordered))
+    judged.check(options.goals.drop)
+    pages = None
+    if folder is not None:
+        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
-    pages, options = ReportFolder.of(Path(folder)), titled(options, Path(folder), "compared")
-    return pages.write(compare_files(ordered, data, options, keep=pages.kept, bars=bars))
+        pages = ReportFolder.of(Path(folder))
+    subjects, kept = compared_subjects(ordered), None if pages is None else pages.kept
+    report = build_report(subjects, judged, options, layers=NO_LAYERS, folder=kept, bars=bars)
+    return report if pages is None else pages.write(report)
 
 
 @accepts_paths("folder", mixed="source model calibration", models="source")
@@ -123,28 +126,43 @@ def report(
         >>> options = qtool.ReportOptions(labels=labels, goals=qtool.Goals(drop=0.01))
         >>> qtool.report("model.int8.onnx", loader, "report", options, model=model)
     """
-    place = Path(folder)
-    file = Path(source).name if isinstance(source, str | Path) else ""
-    data, options = with_labels(data, titled(options, None if file else place, file))
     how = QuantizeOptions(**keywords)
     conversion = {name: value for name, value in keywords.items() if name != "dynamic"}
     of_model = {"calibration": calibration, "calibration_data": calibration_data, **conversion}
     _check_use(source, model, **of_model)
-    if isinstance(source, str | Path):
-        current().continue_on_rank_zero()  # no work to share
-        return _report_file(
-            Path(source), model, data, place, options, how.dynamic, other_model, bars
-        )
-    if not has_torch():
-        raise torch_error("a report on a model that is no file")
-    from qtool.api.model_reports import report_model
+    if not isinstance(source, str | Path):
+        if not has_torch():
+            raise torch_error("a report on a model that is no file")
+        from qtool.api.model_reports import report_model
 
-    return report_model(
-        *(source, data, place, options, how),
-        calibration=calibration,
-        calibration_data=calibration_data,
-        bars=bars,
-    )
+        return report_model(
+            *(source, data, Path(folder), options or ReportOptions(), how),
+            calibration=calibration,
+            calibration_data=calibration_data,
+            bars=bars,
+        )
+    current().continue_on_rank_zero()  # no work to share
+    file = Path(source)
+    opened, options = open_file(file), (options or ReportOptions()).titled(file.name)
+    judged = LabelledData(data, *options.metrics, columns=calibrated_columns(file))
+    judged.check(options.goals.drop)
+    with scratch_folder() as work:
+        float_ = float_source(
+            *(file, model, judged, work), dynamic=how.dynamic, other_model=other_model
+        )
+        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
+
+        pages = ReportFolder.of(Path(folder))
+        report = build_report(
+            [float_.subject, quantized_subject(opened)],
+            float_.data or judged,
+            options,
+            layers=float_.layers(),
+            folder=pages.kept,
+            bars=bars,
+        )
+    warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
+    return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))
 
 
 def _check_use(source: Any, model: Any, **conversion: Any) -> None:
@@ -170,32 +188,3 @@ def _check_use(source: Any, model: Any, **conversion: Any) -> None:
                 f"{argument(option)} is for a model that is quantized first, not for a file",
                 Omission(option),
             )
-
-
-def _report_file(
-    file: Path,
-    model: Any,
-    data: Iterable[Any],
-    folder: Path,
-    options: ReportOptions,
-    dynamic: Any,
-    other_model: bool,
-    bars: Bars,
-) -> Report:
-    """Write the report on a file, with its float model if there is one."""
-    opened, data = open_file(file), in_calibrated_order(file, data)
-    with scratch_folder() as work:
-        source = float_source(file, model, data, work, dynamic=dynamic, other_model=other_model)
-        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
-
-        pages = ReportFolder.of(folder)
-        report = build_report(
-            [source.subject, quantized_subject(opened)],
-            source.data,
-            options,
-            layers=source.layers(),
-            folder=pages.kept,
-            bars=bars,
-        )
-    warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
-    return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))

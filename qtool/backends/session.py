@@ -143,19 +143,19 @@ def fit_channels(array: Array, shape: Sequence[int | str | None]) -> Array:
         array: the images, [samples, ...]; others than of four dimensions stay as they are.
         shape: sizes; what is no number, or a negative one, fits any size.
     """
-    if array.ndim != len(_CHANNELS_LAST) or len(shape) != array.ndim or _fits(array, shape):
+    if array.ndim != len(_CHANNELS_LAST) or len(shape) != array.ndim or _fits(array.shape, shape):
         return array
     moved = (array.transpose(order) for order in (_CHANNELS_LAST, _CHANNELS_FIRST))
-    return next((np.ascontiguousarray(m) for m in moved if _fits(m, shape)), array)
+    return next((np.ascontiguousarray(m) for m in moved if _fits(m.shape, shape)), array)
 
 
-def _fits(array: Array, shape: Sequence[int | str | None]) -> bool:
-    return not _other_axes(array, shape) - {0}
+def _fits(sizes: Sequence[int], shape: Sequence[int | str | None]) -> bool:
+    return not _other_axes(sizes, shape) - {0}
 
 
-def _other_axes(array: Array, shape: Sequence[int | str | None]) -> set[int]:
+def _other_axes(sizes: Sequence[int], shape: Sequence[int | str | None]) -> set[int]:
     """Return the dimensions in which an array has another size than a shape fixes."""
-    pairs = enumerate(zip(array.shape, shape, strict=True))
+    pairs = enumerate(zip(sizes, shape, strict=True))
     return {axis for axis, (a, s) in pairs if isinstance(s, int) and 0 <= s != a}
 
 
@@ -169,7 +169,7 @@ def wrong_size(name: str, inputs: Iterable[tuple[Any, Array]]) -> VerificationEr
     for port, array in inputs:
         shape = list(port.shape)
         same_rank = len(shape) == array.ndim
-        others = _other_axes(array, shape) if same_rank else set()
+        others = _other_axes(array.shape, shape) if same_rank else set()
         if same_rank and not others:
             continue
         taken = ", ".join("any" if s is None else str(s) for s in shape)

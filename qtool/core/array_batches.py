@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -55,15 +54,14 @@ class ArrayBatches:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from the `first` on."""
+        return self.as_arrays(first, step)
+
+    def as_arrays(self, first: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield the same batches of arrays, whatever `every` hands out."""
         for at in range(first, len(self), step):
             rows = slice(at * self.batch_size, (at + 1) * self.batch_size)
-            cut = {name: self.convert(array[rows]) for name, array in self.arrays.items()}
+            cut = {name: array[rows] for name, array in self.arrays.items()}
             yield cut.get("", cut)
-
-    @staticmethod
-    def convert(rows: Any) -> Any:
-        """Return the rows of an array in a batch as they are handed out."""
-        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,59 +148,65 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
     return whole
 
 
-def open_data(data: Any, progress: Progress = no_progress) -> Iterator[Any]:
-    """Return an iterator over the user's data, wrapped by `progress`.
+class Items(Iterator[Any]):
+    """The items of the user's data; an error while it is read has the number of the item."""
 
-    Raises:
-        DataError: it is not iterable, or has single samples instead of batches.
-    """
-    kind = type(data).__name__
-    if isinstance(data, str | bytes | Path):
-        raise DataError(
-            f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
-        )
-    if "Dataset" in _classes_of(data, "torch.utils.data") and not hasattr(data, "__iter__"):
-        raise DataError(
-            f"data is a {kind}, a dataset of single samples",
-            DataEdit(
-                "give DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
-            ),
-        )
-    try:
-        return iter(progress(data))
-    except TypeError as error:
-        call = [CallEdit("call it, and give its result")] if callable(data) else []
-        raise DataError(f"data of type {kind} cannot be iterated over", *call) from error
-    except QtoolError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
+    def __init__(self, data: Any, progress: Progress = no_progress) -> None:
+        """
+        Args:
+            data: the data.
+            progress: wraps it.
 
-
-def _classes_of(value: Any, package: str) -> set[str]:
-    """Return the names of the classes of a value that are in a package."""
-    return {c.__name__ for c in type(value).__mro__ if c.__module__.startswith(package)}
-
-
-def read_items(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield the items of the user's data; an error while it is read has the number of the item.
-
-    Raises:
-        DataError: the iterator raises something else than an error of qtool.
-    """
-    for index in itertools.count():
+        Raises:
+            DataError: it is not iterable, or has single samples instead of batches.
+        """
+        kind = type(data).__name__
+        if isinstance(data, str | bytes | Path):
+            raise DataError(
+                f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
+            )
+        if "Dataset" in _classes_of(data, "torch.utils.data") and not hasattr(data, "__iter__"):
+            raise DataError(
+                f"data is a {kind}, a dataset of single samples",
+                DataEdit(
+                    "give DataLoader(data, batch_size=32), or batch_size=None if its items are "
+                    "batches"
+                ),
+            )
+        self._index = 0
         try:
-            item = next(iterator)
-        except StopIteration:
-            return
+            self._iterator = iter(progress(data))
+        except TypeError as error:
+            call = [CallEdit("call it, and give its result")] if callable(data) else []
+            raise DataError(f"data of type {kind} cannot be iterated over", *call) from error
         except QtoolError:
+            raise
+        except (Exception, SystemExit) as error:
+            why = f"{describe(error)}{user_place(error)}"
+            raise DataError(f"the data cannot be read: {why}") from error
+
+    def __next__(self) -> Any:
+        """Return the next item.
+
+        Raises:
+            DataError: the user's code raises something else than an error of qtool.
+        """
+        try:
+            item = next(self._iterator)
+        except (StopIteration, QtoolError):
             raise
         except (Exception, SystemExit) as error:
             why = f"{describe(error)}{user_place(error)}"
             images = "PIL." in why and "collate" in why  # the DataLoader's own message
             edits = [DataEdit("give the dataset a transform that returns tensors")] * images
-            raise DataError(f"reading batch {index} failed: {why}", *edits) from error
-        yield item
+            raise DataError(f"reading batch {self._index} failed: {why}", *edits) from error
+        self._index += 1
+        return item
+
+
+def _classes_of(value: Any, package: str) -> set[str]:
+    """Return the names of the classes of a value that are in a package."""
+    return {c.__name__ for c in type(value).__mro__ if c.__module__.startswith(package)}
 
 
 def is_array(value: Any) -> bool:

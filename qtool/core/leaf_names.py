@@ -9,11 +9,6 @@ from typing import Any
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
 
 
-def named_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in nested dicts, lists and tuples by name, without None."""
-    return {".".join(path): value for path, value in _leaves(arguments, ())}
-
-
 def values_of(tree: Any) -> list[Any]:
     """Return the values in nested dicts, lists and tuples in order, without None."""
     return [value for _, value in _leaves(tree, ())]
@@ -36,17 +31,21 @@ def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 def by_input_name(
     positional: Sequence[Any], named: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return values by the names of a model's inputs.
+    """Return the values in arguments of a model by the names of its inputs, without None.
 
     Args:
-        positional: values that have the first of `names`, in order; further ones are left out.
-        named: values by name. A name that differs from an input's in separators only
-            (`past_key_values_0_key`) is taken for it.
+        positional: arguments whose values, in nested dicts, lists and tuples, have the first of
+            `names`, in order; further ones are left out.
+        named: arguments whose values have the path to them as name, `a.0.key`. A name that differs
+            from an input's in separators only (`past_key_values_0_key`) is taken for it.
         names: names of the inputs.
     """
     known = {_plain(name): name for name in names}
-    spelled = {n if n in names else known.get(_plain(n), n): x for n, x in named.items()}
-    return dict(zip(names, positional, strict=False)) | spelled
+    values = dict(zip(names, (value for _, value in _leaves(positional, ())), strict=False))
+    for path, value in _leaves(named, ()):
+        name = ".".join(path)
+        values[name if name in names else known.get(_plain(name), name)] = value
+    return values
 
 
 def _plain(name: str) -> str:

@@ -95,15 +95,14 @@ class NumpyFiles:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from the `first` on, without copying the others."""
+        return self.as_arrays(first, step)
+
+    def as_arrays(self, first: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield the same batches of arrays, whatever `every` hands out."""
         for index, (arrays, rows) in enumerate(self._cuts()):
             if index >= first and (index - first) % step == 0:
-                cut = {k: self.convert(a[rows]) for k, a in arrays.items()}
+                cut = {k: a[rows] for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
-
-    @staticmethod
-    def convert(rows: Array) -> Any:
-        """Return the rows of an array in a batch as they are handed out."""
-        return rows
 
     def _cuts(self) -> Iterator[tuple[dict[str, Array], Rows]]:
         """Yield the arrays and the rows of each batch."""

@@ -14,11 +14,11 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
-from qtool.evaluation.feeder import file_inputs
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.model_inputs import check_same_inputs, fixed_batch, random_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs, fixed_batch, random_inputs
 from qtool.evaluation.options import ReportOptions
 
 
@@ -78,10 +78,9 @@ def bench(
     pairs = [(size, count) for count in threads for size in sizes]
     timings = []
     for size, count in bars("timing", len(pairs))(pairs):
-        inputs = resized(paths[:1], batch, size)
         timings += [
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
-            for phase in phases(paths[0], inputs)
+            for phase in phases(paths[:1], batch, size)
         ]
     place = runtime_title(runtime)
     names = tuple(map(str, files))
@@ -97,7 +96,7 @@ def _check_batch(name: str, taken: int, size: int) -> None:
 
 
 def _first_batch(path: Path, data: Iterable[Any]) -> list[Array]:
-    first = next(file_inputs(path, data), None)
+    first = next(iter(Feeder(path, data)), None)
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     return first

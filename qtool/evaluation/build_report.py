@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from qtool.backends.formats import open_file
 from qtool.backends.model_file import ModelFile
-from qtool.core.array_batches import whole_texts
-from qtool.core.progress import Bars, no_bars
+from qtool.core.array_batches import whole_arrays
+from qtool.core.progress import Bars, length_of, no_bars
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.evaluation import ModelFacts
 from qtool.evaluation.exactness import exactness_of, self_test_of
-from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.label_checks import check_labels_of
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import Profile
@@ -32,15 +29,15 @@ from qtool.evaluation.measure.output_pass import (
     FirstBatches,
     Reference,
     Yardsticks,
+    measure_arrays,
 )
-from qtool.evaluation.model_inputs import check_same_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report.plan_facts import FloatOperator
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, Report
 from qtool.evaluation.report.verdict import make_verdict
 from qtool.evaluation.subject import Subject
-from qtool.evaluation.user_metrics import over_data, user_metrics
 from qtool.metrics.metric import check_drop
 from qtool.verification import Coverage, Exactness
 
@@ -75,7 +72,7 @@ class LayerAnalysis(Protocol):
 
 def build_report(
     subjects: Sequence[Subject],
-    data: Iterable[Any],
+    data: LabelledData,
     options: ReportOptions,
     *,
     layers: LayerAnalysis | str,
@@ -86,40 +83,35 @@ def build_report(
 
     Args:
         subjects: files with the same inputs; the first is the reference.
-        data: batches, in the order of the labels.
-        options: labels, metrics, goals, timing.
+        data: batches with their labels and metrics.
+        options: goals, timing.
         layers: what measures the layers of the second file, or why they are not measured.
         folder: folder for intermediate results; the same run started again resumes from there.
         bars: returns a progress bar for a title and a length.
 
     Raises:
         DataError: data, labels or the evaluation function cannot be used.
+        OptionError: the goal for the first metric cannot be missed.
         VerificationError: a file does not run.
     """
     files, names = [s.file for s in subjects], [s.name for s in subjects]
     check_same_inputs(files)
-    if options.function is not None:
-        function, data, labels = over_data(options.function, data, options.labels)
-        options = replace(options, function=function, labels=labels)
-    check_options(data, options)
-    data = whole_texts(data)
     opened = tuple(open_file(f) for f in files)
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
     yardsticks = Yardsticks(store.load_record("agreements", Agreements))
-    bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
-    measured = measure_outputs(
-        *(files, data),
-        reference=reference,
+    arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
+    measured = measure_arrays(
+        *(reference, files[1:], arrays),
         first=first,
         store=store,
-        progress=bar,
+        contexts=data.contexts,
         yardsticks=yardsticks,
     )
     agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
-    accuracy = summarize(measured, options.labels, names=names, agreements=agreements)
-    if options.function is None and accuracy.metrics:
+    accuracy = summarize(measured, data.labels, names=names, agreements=agreements)
+    if data.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [coverage_of(store, i, f) for i, f in enumerate(opened)]
     if not isinstance(layers, str) and not opened[1].runs_here:
@@ -132,11 +124,10 @@ def build_report(
         if isinstance(layers, str)
         else layers.fields(store, first.by_name(), options, bars)
     )
-    if options.function is not None:
-        user = user_metrics(options.function, files, options.where, options.lower_is_better)
-        accuracy = summarize(measured, options.labels, user, names, agreements)
-    if hasattr(data, "sample_names"):
-        accuracy = _named(accuracy, data.sample_names())
+    if user := data.metrics(files):
+        accuracy = summarize(measured, data.labels, user, names, agreements)
+    if (sample_names := data.sample_names) is not None:
+        accuracy = _named(accuracy, sample_names)
     audits = list(zip(subjects, coverages, exact, strict=True))
     models = _judged(audits, accuracy, latency, options.goals)
     return Report(
@@ -178,18 +169,6 @@ def _judged(
     return tuple(models)
 
 
-def check_options(data: Iterable[Any], options: ReportOptions) -> None:
-    """Check labels and goals before the work, as far as that can be done.
-
-    Raises:
-        DataError: the data has a known length, and another number of labels.
-        OptionError: the goal for top-1 cannot be missed.
-    """
-    if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
-        check_drop(options.goals.drop, percent=True)
-    check_labels_of(options.labels, data)
-
-
 def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
     """Return the accuracy with the names and thumbnails that the data has of the worst samples."""
 
@@ -227,7 +206,7 @@ def coverage_of(store: Store, index: int, file: ModelFile) -> Coverage:
 def measure_latencies(
     store: Store,
     subjects: Sequence[Subject],
-    batch: Sequence[np.ndarray[Any, Any]],
+    batch: Sequence[Array],
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
@@ -236,9 +215,9 @@ def measure_latencies(
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
     for size, threads in bars("timing", len(pairs))(pairs):
-        inputs = resized(files, batch, size)
-        for phase in phases(files[0], inputs):
-            key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
+        for phase in phases(files, batch, size):
+            one = phase.inputs[0]
+            key = (len(one) if one.ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
                 mark = "-".join(filter(None, ("latency", *map(str, key))))
                 time = partial(phase.time, files, threads=threads, seconds=options.seconds)

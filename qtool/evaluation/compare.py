@@ -1,43 +1,23 @@
-"""What a report compares: a float file and a quantized one, or several files of any tool."""
+"""What a report compares: several files of any tool."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from qtool.backends.formats import open_file
-from qtool.core.atomic import resolve
 from qtool.core.errors import DataError
 from qtool.core.paths import same_file
-from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import CallEdit
-from qtool.evaluation.build_report import build_report
-from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
 
-_NO_LAYERS = "layers are not measured when files are compared; use `qtool report` for one model"
+NO_LAYERS = "layers are not measured when files are compared; use `qtool report` for one model"
 
 
-def compare_files(
-    files: Sequence[Path],
-    data: Iterable[Any],
-    options: ReportOptions,
-    *,
-    keep: Path | None = None,
-    bars: Bars = no_bars,
-) -> Report:
-    """Compare several files, of qtool or other tools.
-
-    Args:
-        files: the others are compared with the first.
-        keep: folder for intermediate results, from which an interrupted run resumes.
-    """
-    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
-    return build_report(subjects, data, options, layers=_NO_LAYERS, folder=keep, bars=bars)
+def compared_subjects(files: Sequence[Path]) -> list[Subject]:
+    """Return files, of qtool or other tools, as subjects with unique names."""
+    return [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
 
 
 def ordered_files(
@@ -64,13 +44,6 @@ def ordered_files(
         open_file(path)
     check_same_files(ordered, other_model)
     return ordered
-
-
-def titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
-    """Return the options with a title, by default the folder's name; `title` without one."""
-    chosen = options or ReportOptions()
-    name = title if folder is None else resolve(folder).name
-    return chosen if chosen.title else replace(chosen, title=name)
 
 
 def _describe(path: Path) -> str:

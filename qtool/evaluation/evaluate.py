@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from qtool.backends.formats import open_file, quantization_warnings, runtime_title
 from qtool.backends.session import PortInfo
@@ -21,14 +20,14 @@ from qtool.core.remedies import DataEdit
 from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.evaluation import Evaluation, ModelFacts
-from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.feeder import Arrays
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import time_first
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.measure.output_pass import (
     Agreements,
-    Arrays,
     Reference,
     Yardsticks,
     measure_arrays,
@@ -36,38 +35,27 @@ from qtool.evaluation.measure.output_pass import (
 from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.subject import Subject
-from qtool.evaluation.user_metrics import user_metrics
-from qtool.metrics.metric import Metric
 
 
 def evaluate_files(
     subjects: Sequence[Subject],
-    data: Iterable[Any],
-    labels: ArrayLike | None = None,
+    data: LabelledData,
     *,
-    function: Callable[[Any], Any] | None = None,
-    where: str = "the evaluation function",
-    lower_is_better: Sequence[str] = (),
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
-    contexts: Sequence[int] | None = None,
     progress: Progress = no_progress,
 ) -> Evaluation:
     """Run both files in their runtimes on the same batches.
 
     Args:
         subjects: the float model and the quantized one.
-        data: batches in the order of `labels`, read once; with several ranks, the share of this
-            rank.
-        labels: [samples] class numbers; the first output must then be [samples, classes] scores. Or
-            numbers to predict, of the shape of the first output. With several ranks: those of the
-            share, or of all data, where batch i belongs to rank i modulo the number of ranks.
-        function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
+        data: batches, read once; with several ranks, the share of this rank. The labels are those
+            of the share, or of all data, where batch i belongs to rank i modulo the number of
+            ranks. Rank 0 calls the user's function.
         threads, seconds: conditions of each latency, which rank 0 measures on its first sample, or
             its first batch where the files do not run on a sample.
         runtime: see `open_model`.
-        contexts: see `measure_outputs`.
         progress: wraps the iterable of batches.
 
     Raises:
@@ -78,31 +66,24 @@ def evaluate_files(
     check_same_inputs(files)
     reference = Reference(files[0], runtime)
     inputs = reference.session.inputs
-    stream = Feeder(reference.session).feed(data, progress, ranks.check)
+    stream = data.arrays(reference.session, progress)
     first = next(stream, None)
     own, yardsticks = None, Yardsticks()
     if first is not None or not ranks.is_distributed:
         batches = stream if first is None else chain([first], stream)
-        own = measure_arrays(
-            *(files, batches),
-            runtime=runtime,
-            reference=reference,
-            contexts=contexts,
-            yardsticks=yardsticks,
-        )
-    share = None if labels is None else np.asarray(labels)
+        how: dict[str, Any] = {"contexts": data.contexts, "yardsticks": yardsticks}
+        own = measure_arrays(reference, files[1:], batches, **how)
+    share = None if data.labels is None else np.asarray(data.labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:
         return from_json(Evaluation, json.loads(ranks.broadcast(None)))
-    user: tuple[Metric, ...] = ()
-    if function is not None:
-        user = user_metrics(function, files, where, lower_is_better, runtime)
+    user = data.metrics(files, runtime)
     agreements = Agreements() if ranks.is_distributed else yardsticks.agreements()
     accuracy = summarize(measured, numbers, user, agreements=agreements)
     if first is None:
         raise DataError("rank 0 has no data to time", DataEdit("give at least one batch"))
     timed = [s.timed or s.file for s in subjects]
-    how: dict[str, Any] = {"threads": threads, "runtime": runtime, "seconds": seconds}
+    how = {"threads": threads, "runtime": runtime, "seconds": seconds}
     timings, _ = time_first(timed, [_sample_of(inputs, first), first], **how)
     evaluation = _evaluation(subjects, accuracy, timings, runtime)
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from qtool.backends.formats import open_model
 from qtool.backends.model_file import ModelFile
-from qtool.backends.session import fit_channels, positions
 from qtool.core.errors import KernelError
 from qtool.core.store import Store
 from qtool.core.torch_package import has_torch
-from qtool.core.types import Array
 from qtool.evaluation.measure.output_pass import FirstBatches
 from qtool.verification import Exactness, SelfCheck
 
@@ -36,7 +31,7 @@ def exactness_of(
         return store.load_or_make(
             f"exactness{index}",
             Exactness,
-            lambda: file.compare_codes(_in_layout_of(file, first)),
+            lambda: file.compare_codes(first.heads(file.path, EXACT_SAMPLES)),
         )
     except KernelError:
         return None
@@ -48,11 +43,3 @@ def self_test_of(file: ModelFile, exactness: Exactness | None) -> SelfCheck | No
         return None
     check = file.check_self_test()
     return check if check.tensors or not check.passed else None
-
-
-def _in_layout_of(file: ModelFile, first: FirstBatches) -> Iterator[list[Array]]:
-    """Yield batches in the order of a file, with the channels of images where it has them."""
-    inputs = open_model(file.path).inputs
-    order = positions(inputs, first.inputs)
-    for arrays in first.heads(EXACT_SAMPLES):
-        yield [fit_channels(arrays[at], i.shape) for at, i in zip(order, inputs, strict=True)]

@@ -11,43 +11,32 @@ import numpy as np
 from qtool.backends.formats import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
-from qtool.core.array_batches import (
-    in_batches_of,
-    is_array,
-    no_batch,
-    open_data,
-    read_items,
-    whole_arrays,
-)
+from qtool.core.array_batches import Items, in_batches_of, is_array, no_batch, whole_arrays
 from qtool.core.columns import InputNames
 from qtool.core.errors import DataError
 from qtool.core.label_names import LABELS
-from qtool.core.leaf_names import by_input_name, named_values, values_of
+from qtool.core.leaf_names import by_input_name
 from qtool.core.log import log_note
-from qtool.core.option_names import NATIVE
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit, Remedy
 from qtool.core.shape_remedies import shape_remedies, type_remedies
-from qtool.core.store import Store
 from qtool.core.tensor_layouts import unsupported_layout
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.distributed import current
 from qtool.evaluation.language_model import POSITIONS
-from qtool.evaluation.measure.output_pass import (
-    Arrays,
-    FirstBatches,
-    Reference,
-    Yardsticks,
-    measure_arrays,
-)
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
-from qtool.metrics.sample_statistics import SampleStatistics
+
+Arrays = list[Array]
+"""A batch: an array per input."""
 
 
-class Feeder:
-    """The inputs of a file; makes arrays for them of batches of arrays or tensors.
+class Feeder(Iterable[Arrays]):
+    """The user's batches as arrays in the order of a file's inputs; the border of what judges it.
+
+    Iterating raises DataError if the data is no iterable of batches, or a batch does not fit; see
+    `arrays`.
 
     Attributes:
         inputs: inputs in order.
@@ -56,7 +45,19 @@ class Feeder:
         batch_size: the number of samples that the file takes; None if it is not fixed.
     """
 
-    def __init__(self, file: str | Path | Session) -> None:
+    def __init__(
+        self,
+        file: str | Path | Session,
+        data: Iterable[Any] = (),
+        progress: Progress = no_progress,
+    ) -> None:
+        """
+        Args:
+            file: the file.
+            data: batches of arrays or tensors in any nesting, or all samples as `whole_arrays`
+                takes them.
+            progress: wraps the iterable of batches.
+        """
         session = open_model(file) if isinstance(file, str | Path) else file
         self.inputs, self._moves = session.inputs, getattr(session, "is_foreign", False)
         self.names = [i.name for i in self.inputs]
@@ -64,25 +65,58 @@ class Feeder:
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
         self.batch_size = size if isinstance(size, int) and size > 0 else None
+        self._data, self._progress = data, progress
+
+    def __iter__(self) -> Iterator[Arrays]:
+        stream = self._read()
+        if (size := self.batch_size) is not None:
+            stream = in_batches_of(size, stream, list, lambda _, a: list(a), np.concatenate)
+        for index, arrays in enumerate(stream):
+            current().check()
+            with columns_in_errors(self._data, lambda x: self.arrays(x, 0), arrays):
+                fitted = self.fit(arrays, index)
+            yield fitted
+
+    def _read(self) -> Iterator[Arrays]:
+        data = whole_arrays(self._data, self.takes)
+        data = data.as_arrays() if hasattr(data, "as_arrays") else data
+        for index, item in enumerate(Items(data, self._progress)):
+            named = getattr(item, "kwargs", item)
+            if not index and isinstance(named, Mapping):
+                labels = [str(k) for k in named if k in LABELS and k not in self.names]
+                if labels and len(labels) < len(named):
+                    names = ", ".join(labels)
+                    log_note(f"'{names}' in the batches is left out: labels are no input")
+            yield self.values(item, index)
 
     def arrays(self, item: Any, index: int) -> Arrays:
         """Return one batch as arrays in the order of the file's inputs.
 
         Extra items of a tuple are ignored, so that (images, labels) works; labels in a dict, too,
         and its only other entry is the only input, whatever its key. Nested items have the
-        names of `named_values`. A batch without the KV cache of a decoder starts with an empty
+        names of `by_input_name`. A batch without the KV cache of a decoder starts with an empty
         one, and positions are those of the attention mask.
 
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
-        return self.fit(self.values(*arguments_of(item), index), index)
+        return self.fit(self.values(item, index), index)
 
-    def values(self, positional: Sequence[Any], named: Mapping[str, Any], index: int) -> Arrays:
-        """Return the arguments of a call as arrays, of any type and shape; see `arrays`."""
-        values = by_input_name(
-            values_of(positional), named_values(self._inputs_of(named)), self.names
-        )
+    def values(self, item: Any, index: int) -> Arrays:
+        """Return one batch as arrays of any type and shape; see `arrays`."""
+        positional: Sequence[Any] = ()
+        named: Mapping[str, Any] = {}
+        if hasattr(item, "args") and hasattr(item, "kwargs"):  # a `Batch`
+            positional, named = item.args, item.kwargs
+        elif is_array(item):
+            positional = (item,)
+        elif isinstance(item, Mapping):
+            named = {str(key): value for key, value in item.items()}
+        elif isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
+            positional = tuple(item)
+        else:
+            raise no_batch(item)
+        values = by_input_name(positional, self._inputs_of(named), self.names)
         empty = {}
         if not values.keys() >= set(self.names):
             empty = self._empty_cache(values) | self._positions(values)
@@ -94,40 +128,32 @@ class Feeder:
         return [arrays[name] for name in self.names]
 
     def fit(self, arrays: Arrays, index: int) -> Arrays:
-        """Return a batch in the types of the inputs; DataError if it has another type or shape."""
-        if self._moves:
-            arrays = [fit_channels(a, i.shape) for a, i in zip(arrays, self.inputs, strict=True)]
-        return [fit_array(i, a, index) for i, a in zip(self.inputs, arrays, strict=True)]
-
-    def feed(
-        self,
-        data: Iterable[Any],
-        progress: Progress = no_progress,
-        check: Callable[[], None] = lambda: None,
-    ) -> Iterator[Arrays]:
-        """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable.
+        """Return a batch in the floating point types of the inputs.
 
         Raises:
-            DataError: the data is no iterable of batches, or a batch does not fit, see `arrays`.
+            DataError: an array has another type or shape.
         """
-        table, data = data, whole_arrays(data, self.takes)
-        stream = self._read(open_data(data, progress))
-        if (size := self.batch_size) is not None:
-            stream = in_batches_of(size, stream, list, lambda _, a: list(a), np.concatenate)
-        for index, arrays in enumerate(stream):
-            check()
-            with columns_in_errors(table, lambda x: self.arrays(x, 0), arrays):
-                fitted = self.fit(arrays, index)
-            yield fitted
-
-    def _read(self, iterator: Iterator[Any]) -> Iterator[Arrays]:
-        for index, item in enumerate(read_items(iterator)):
-            positional, named = arguments_of(item)
-            labels = [k for k in named if k in LABELS and k not in self.names]
-            if labels and not index and len(labels) < len(named):
-                names = ", ".join(labels)
-                log_note(f"'{names}' in the batches is left out: labels are no input")
-            yield self.values(positional, named, index)
+        fitted = []
+        for port, array in zip(self.inputs, arrays, strict=True):
+            where = f"batch {index}, input '{port.name}'"
+            dtype, shape = DTYPES.get(port.type, port.type), list(port.shape)
+            if self._moves:
+                array = fit_channels(array, shape)
+            if port.type in FLOATS and array.dtype.kind == "f":
+                array = array.astype(dtype, copy=False)  # as calibration does, with a note
+            if str(array.dtype) != dtype:
+                raise DataError(
+                    f"{where} is {array.dtype}, the model takes {dtype}",
+                    *type_remedies(dtype, str(array.dtype), array),
+                )
+            sizes = zip(shape, array.shape, strict=False)
+            if len(shape) != array.ndim or any(isinstance(s, int) and s != n for s, n in sizes):
+                raise DataError(
+                    f"{where} has shape {list(array.shape)}, the model takes {shape}",
+                    *shape_remedies(shape, array.shape),
+                )
+            fitted.append(np.ascontiguousarray(array))
+        return fitted
 
     def _inputs_of(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the entries of a dict without labels; the only one is the only input."""
@@ -157,70 +183,6 @@ class Feeder:
         return {c.name: np.zeros(s, c.dtype) for c, s in zip(caches, shapes, strict=True)}
 
 
-def file_inputs(
-    file: str | Path | Session, data: Iterable[Any], progress: Progress = no_progress
-) -> Iterator[Arrays]:
-    """Iterate over the user's batches as arrays in the order of a file's inputs.
-
-    Args:
-        file: the file.
-        data: batches of arrays or tensors in any nesting, or all samples as `whole_arrays` takes
-            them.
-        progress: wraps the iterable of batches.
-
-    Raises:
-        DataError: a batch does not fit the file, see `Feeder`.
-    """
-    yield from Feeder(file).feed(data, progress)
-
-
-def measure_outputs(
-    files: Sequence[Path],
-    data: Iterable[Any],
-    *,
-    runtime: str = NATIVE,
-    reference: Reference | None = None,
-    first: FirstBatches | None = None,
-    store: Store | None = None,
-    progress: Progress = no_progress,
-    contexts: Sequence[int] | None = None,
-    yardsticks: Yardsticks | None = None,
-) -> SampleStatistics:
-    """Run every file on every batch; see `measure_arrays`, which takes batches as arrays.
-
-    Raises:
-        DataError: no data, or data that does not fit. VerificationError: a file does not run.
-    """
-    reference = reference or Reference(files[0], runtime)
-    return measure_arrays(
-        files,
-        Feeder(reference.session).feed(data, progress, current().check),
-        runtime=runtime,
-        reference=reference,
-        first=first,
-        store=store,
-        contexts=contexts,
-        yardsticks=yardsticks,
-    )
-
-
-def arguments_of(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return one item of the user's data as positional and named arguments of a call.
-
-    Raises:
-        DataError: it is of another type.
-    """
-    if hasattr(item, "args") and hasattr(item, "kwargs"):  # a `Batch`
-        return item.args, item.kwargs
-    if is_array(item):
-        return (item,), {}
-    if isinstance(item, Mapping):
-        return (), {str(key): value for key, value in item.items()}
-    if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
-        return tuple(item), {}
-    raise no_batch(item)
-
-
 def check_names(
     values: Mapping[str, Any],
     inputs: Sequence[PortInfo],
@@ -245,39 +207,6 @@ def check_names(
             f"the model takes {', '.join(names)}",
             *hint(missing[0]),
         )
-
-
-def fit_array(port: PortInfo, array: Array, index: int) -> Array:
-    """Return an array in the floating point type of an input.
-
-    Args:
-        port: the input.
-        array: its values in a batch.
-        index: number of the batch.
-
-    Raises:
-        DataError: it has another type or shape.
-    """
-    where = f"batch {index}, input '{port.name}'"
-    dtype = DTYPES.get(port.type, port.type)
-    if port.type in FLOATS and array.dtype.kind == "f":
-        array = array.astype(dtype, copy=False)  # as calibration does, with a note
-    if str(array.dtype) != dtype:
-        raise DataError(
-            f"{where} is {array.dtype}, the model takes {dtype}",
-            *type_remedies(dtype, str(array.dtype), array),
-        )
-    shape = list(port.shape)
-    fits = len(shape) == array.ndim and all(
-        not isinstance(expected, int) or expected == actual
-        for expected, actual in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise DataError(
-            f"{where} has shape {list(array.shape)}, the model takes {shape}",
-            *shape_remedies(shape, array.shape),
-        )
-    return np.ascontiguousarray(array)
 
 
 def _plain(value: Any, name: str, index: int) -> Array:

@@ -8,7 +8,6 @@ that produce them, so that every point has exactly one owner.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
 from qtool.core.quant_params import ROUNDED, QuantParams
-from qtool.core.types import Dynamic
+from qtool.core.types import Array, Dynamic
 from qtool.evaluation.measure.layer_errors import HistogramFacts
 from qtool.observers.histogram import Histogram
 from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
@@ -143,7 +142,7 @@ def weight_histogram(weight: torch.Tensor, params: QuantParams) -> HistogramFact
     )
 
 
-def signal_and_noise(expected: torch.Tensor, actual: torch.Tensor) -> np.ndarray[Any, Any]:
+def signal_and_noise(expected: torch.Tensor, actual: torch.Tensor) -> Array:
     """Return [sum of squares, sum of squared differences], in float64 if float32 overflows."""
     before, after = expected.reshape(-1), actual.reshape(-1)
     sums = np.array([_square(before), _square(before - after)])

@@ -120,23 +120,16 @@ def fixed_batch(files: Sequence[str | Path]) -> tuple[str, int] | None:
     return None
 
 
-def resized(
-    files: Sequence[str | Path], arrays: Sequence[Array], size: int | None = None
-) -> list[Array]:
-    """Return a batch cut or repeated to `size` samples, to time files with.
+def timed_samples(files: Sequence[str | Path], size: int | None = None) -> int | None:
+    """Return to how many samples a batch is cut or repeated, to time files with.
 
-    It is the first sample if a file takes one at a time. The batch stays as it is without a size,
-    and if the first file has another fixed size.
+    That is one if a file takes one at a time, and None, the batch as it is, without a size and if
+    the first file has another fixed size.
     """
     if any(open_file(file).takes_one_sample for file in files):
-        return [a[:1] if a.ndim else a for a in arrays]
+        return 1
     firsts = {i.shape[0] for i in open_model(files[0]).inputs if i.shape}
-    if size is None or any(isinstance(first, int) and first != size for first in firsts):
-        return list(arrays)
-    return [
-        np.ascontiguousarray(np.take(a, np.arange(size) % len(a), axis=0)) if a.ndim else a
-        for a in arrays
-    ]
+    return None if any(isinstance(first, int) and first != size for first in firsts) else size
 
 
 def random_inputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from qtool.core.limits import DAY, THREADS, Range
@@ -68,6 +68,15 @@ class ReportOptions(OptionRecord):
     samples: int = option(512, "layer-samples", kind="count", range=_COUNT)
     budget: float = option(3.5, range=Range(low=2.5))
     goals: Goals = field(default_factory=Goals)
+
+    def titled(self, title: str) -> ReportOptions:
+        """Return the options with a title, if they have none."""
+        return self if self.title else replace(self, title=title)
+
+    @property
+    def metrics(self) -> tuple[ArrayLike | None, Callable[..., Any] | None, str, tuple[str, ...]]:
+        """What `LabelledData` takes after the batches."""
+        return self.labels, self.function, self.where, self.lower_is_better
 
     @property
     def mark(self) -> str:

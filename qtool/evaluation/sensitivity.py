@@ -35,7 +35,7 @@ from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
-from qtool.core.types import Progress
+from qtool.core.types import Array, Progress
 from qtool.evaluation.layer_facts import (
     BINS,
     Layer,
@@ -250,7 +250,7 @@ def _tensor(
 
 def _output_error(
     replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
-) -> np.ndarray[Any, Any]:
+) -> Array:
     total = np.zeros(2)
     for i in replay.outputs:
         total += signal_and_noise(real[i], new[i] if new and i in new else values[i])
@@ -259,7 +259,7 @@ def _output_error(
 
 def _noises(
     replay: Executor, real: Values, values: Values, new: dict[int, Any] | None = None
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """Return [samples] squared error of the outputs."""
     total: Any = 0.0
     for i in replay.outputs:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -174,8 +175,8 @@ class FileFunction:
         self.calls = itertools.count()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        index = next(self.calls)
-        arrays = self.feeder.fit(self.feeder.values(args, kwargs, index), index)
+        call = SimpleNamespace(args=args, kwargs=kwargs)  # as a `Batch`, which needs torch
+        arrays = self.feeder.arrays(call, next(self.calls))
         outputs = tuple(map(_tensor, self.session.run(arrays)))
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -188,7 +189,7 @@ class FileFunction:
                 labels.append(_labels_of(item, self.feeder.names))
                 yield item
 
-        runs = [self.session.run(arrays) for arrays in self.feeder.feed(items())]
+        runs = [self.session.run(arrays) for arrays in Feeder(self.session, items())]
         outputs = tuple(_joined([_tensor(o) for o in each]) for each in zip(*runs, strict=True))
         known = None if any(each is None for each in labels) else _joined(labels)
         return outputs[0] if len(outputs) == 1 else outputs, known

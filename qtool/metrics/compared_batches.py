@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from qtool.core.output_evidence import Evidence
+from qtool.core.types import Array
 from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
     OutputAgreement,
@@ -17,7 +17,6 @@ from qtool.metrics.output_agreement import (
 )
 from qtool.metrics.output_errors import OutputErrors, samples_first
 
-Array = np.ndarray[Any, Any]
 Arrays = Sequence[Array]
 
 COMPARED = 1 << 25  # values of outputs that agreements are measured on

@@ -7,11 +7,9 @@ behind the box (versions 5 and 7, YOLOX).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from qtool.core.types import Array
 
 LIMIT = 0.25
 """Score from which these networks' packages keep a box."""

@@ -8,13 +8,11 @@ quantized model that is nearest to it, over all outputs of these rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from qtool.core.output_evidence import BY_VALUES, Evidence
-
-Array = np.ndarray[Any, Any]
+from qtool.core.types import Array
 
 
 def by_values(names: Sequence[str], evidence: Mapping[str, Evidence]) -> list[str]:

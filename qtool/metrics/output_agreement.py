@@ -8,12 +8,13 @@ scores that hardly differ may not. So each output is also compared by what it is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from qtool.core import formats
 from qtool.core.output_evidence import Evidence
+from qtool.core.types import Array
 from qtool.metrics.detections import LIMIT, detections
 from qtool.metrics.output_kind import (
     CLASS,
@@ -30,8 +31,6 @@ from qtool.metrics.output_kind import (
 from qtool.metrics.sample_ratios import below_one_interval, clustered_share_interval
 from qtool.metrics.texts import blank_of, same_texts
 from qtool.metrics.token_scores import divergences, log_softmax
-
-Array = np.ndarray[Any, Any]
 
 
 class Yardstick(NamedTuple):

@@ -8,14 +8,13 @@ file. Without evidence an output is numbers.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from qtool.core.output_evidence import BY_VALUES, Evidence
+from qtool.core.types import Array
 from qtool.metrics.detections import has_detections
-
-Array = np.ndarray[Any, Any]
 
 CLASS, TOKEN, PIXEL = "class", "token", "pixel"
 """Best of the scores of a sample, of a position of a sequence, of a pixel."""

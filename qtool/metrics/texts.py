@@ -6,11 +6,9 @@ character, and blanks are left out. One wrong position makes another text.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from qtool.core.types import Array
 
 _POSITIONS = 8  # of a line, at least
 _BLANKS = 0.2  # share of the positions, at least

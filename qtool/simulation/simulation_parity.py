@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
@@ -21,6 +20,7 @@ from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE, distance, float_tolerance
 from qtool.core.graph.perturbation import DRAWS, PerturbedInterpreter, within_tolerance
 from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array
 from qtool.planning.fake_quantize import QuantPoint, quant_points
 
 CODES = 255
@@ -55,7 +55,7 @@ Values = Mapping[str, torch.Tensor]
 def compare_points(
     module: nn.Module,
     batch: Batch,
-    outputs: Mapping[str, np.ndarray[Any, Any]],
+    outputs: Mapping[str, Array],
     values: Values,
     discontinuous: Collection[str],
     slack: float = 0.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from qtool.core import formats
 from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
+from qtool.core.types import Array
 from qtool.metrics.compared_batches import ComparedBatches, is_cache
 from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
@@ -40,7 +41,7 @@ _CLIPPED = 0.001  # share of values beyond their ranges to print a note above
 _CLEAR_DB = 30.0  # SQNR from which other classes are the float model's own close calls
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 
 class OutputSqnr(NamedTuple):
@@ -309,7 +310,7 @@ def compare_outputs(
     )
 
 
-def _mode_share(x: np.ndarray[Any, Any]) -> float:
+def _mode_share(x: Array) -> float:
     """Return the approximate share of the most frequent value."""
     some = x.ravel()[:: 1 + x.size // _COUNTED]
     return float(np.unique(some, return_counts=True)[1].max()) / some.size

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from qtool.core.formats import quantity
+from qtool.core.types import Array
 
 _NAMED = 3  # nodes in a sentence
 
@@ -55,7 +56,7 @@ class NodeParity:
         return f"{text}{len(self.wrong)} of {self.compared} differ from the plan: {named}{more}"
 
 
-Arrays = Sequence[np.ndarray[Any, Any]]
+Arrays = Sequence[Array]
 
 TOLERANCE = 8.0
 """Largest accepted mean difference of outputs, in codes (1/255 of the output's range)."""
@@ -166,9 +167,7 @@ def difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) 
     return Difference(float(joined.max()), float(joined.mean()))
 
 
-def _in_codes(
-    a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], step: float | None
-) -> np.ndarray[Any, Any]:
+def _in_codes(a: Array, b: Array, step: float | None) -> Array:
     """Return the absolute differences in codes.
 
     Infinite for another shape, and where a value is not finite and the two are not equal.

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from qtool.core.errors import DataError
-from qtool.evaluation.build_report import build_report, check_options
+from qtool.evaluation.build_report import build_report
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import Phase
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.subject import Subject
@@ -28,7 +29,8 @@ def subjects(tmp_path):
 
 @pytest.fixture
 def data():
-    return list(torch.randn(10, 3, generator=torch.Generator().manual_seed(0)).split(4))
+    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
+    return LabelledData(list(rows.split(4)))
 
 
 def test_what_is_measured_stands_in_the_report(subjects, data):
@@ -73,7 +75,7 @@ def test_bars_are_asked_for_every_stage(subjects, data):
 
 
 def test_labels_of_another_length_are_refused_before_any_work(data):
-    asked = replace(QUICK, labels=np.zeros(9, np.int64))
+    labels = np.zeros(9, np.int64)
     with pytest.raises(DataError, match="9 labels for 10 samples"):
-        check_options(data, asked)
-    check_options(iter(data), asked)  # nothing can be told of these before they are read
+        LabelledData(data.batches, labels).check()
+    LabelledData(iter(data.batches), labels).check()  # their number is not known before

@@ -14,6 +14,7 @@ from qtool.backends.onnx.export import write_float
 from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.core.errors import DataError
 from qtool.evaluation.evaluate import evaluate_files
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.subject import Subject
@@ -68,8 +69,7 @@ def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path
     plain = write_float(quantized.reference, tmp_path / "float.onnx")
     known = evaluate_files(
         [Subject("", plain, ""), Subject("", folder / "model.int8.onnx", "")],
-        images,
-        digits.labels,
+        LabelledData(images, digits.labels),
         seconds=0.01,
     )
     outcome, own = report.accuracy.models[1], known.accuracy.models[1]

@@ -16,6 +16,7 @@ from qtool.core.errors import VerificationError
 from qtool.core.records import from_json
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation, ModelFacts
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
@@ -42,7 +43,8 @@ def inputs() -> torch.Tensor:
 
 def evaluated(file: Path, labels: np.ndarray | None = None) -> Evaluation:
     data = [Batch((x,)) for x in inputs().split(BATCH)]
-    return evaluate_files(pair(plain(file, "linear"), file), data, labels, seconds=0)
+    judged = LabelledData(data, labels)
+    return evaluate_files(pair(plain(file, "linear"), file), judged, seconds=0)
 
 
 def pair(*files: Path) -> list[Subject]:
@@ -107,14 +109,16 @@ def test_a_model_of_several_inputs(tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     path.write_bytes(exported("two_inputs"))
     data = [Batch(samples("two_inputs", 8))]
-    found = evaluate_files(pair(plain(path, "two_inputs"), path), data, seconds=0)
+    found = evaluate_files(pair(plain(path, "two_inputs"), path), LabelledData(data), seconds=0)
     (yardstick,) = found.accuracy.models[1].yardsticks
     assert yardstick.kind == "numbers"
     assert yardstick.value > 0.99
 
 
 def test_equal_files_have_no_error(file: Path) -> None:
-    found = evaluate_files(pair(file, file), [Batch((inputs(),))], seconds=0).accuracy.models[1]
+    found = evaluate_files(
+        pair(file, file), LabelledData([Batch((inputs(),))]), seconds=0
+    ).accuracy.models[1]
     assert ([each.value for each in found.yardsticks], found.sqnr_db) == ([1.0], None)
 
 
@@ -146,7 +150,7 @@ def test_a_file_that_grew_is_warned_of() -> None:
 
 def test_a_float_file_is_marked(file: Path) -> None:
     path = plain(file, "linear")
-    result = evaluate_files(pair(path, path), [Batch((inputs(),))], seconds=0)
+    result = evaluate_files(pair(path, path), LabelledData([Batch((inputs(),))]), seconds=0)
     assert "float.onnx is not quantized" in result.accuracy.warnings[0]
     assert result.models[1].integer_mac_share == 0
     assert str(result).splitlines()[-1].startswith("warning: float.onnx is not quantized")
@@ -156,21 +160,15 @@ def test_metrics_of_the_user_come_first(file: Path) -> None:
     def largest(model):
         return float(model(inputs()).max())
 
-    result = evaluate_files(
-        pair(plain(file, "linear"), file),
-        [Batch((inputs(),))],
-        [0] * 24,
-        function=largest,
-        lower_is_better=["largest"],
-        seconds=0,
-    )
+    data = LabelledData([Batch((inputs(),))], [0] * 24, largest, lower_is_better=["largest"])
+    result = evaluate_files(pair(plain(file, "linear"), file), data, seconds=0)
     assert [m.name for m in result.accuracy.metrics] == ["largest", "top-1"]
     assert not result.accuracy.metrics[0].higher_is_better
 
 
 def test_a_language_model_has_perplexity_and_the_time_of_a_prompt(tmp_path: Path) -> None:
     files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
-    result = evaluate_files(pair(*files), texts(), seconds=0)
+    result = evaluate_files(pair(*files), LabelledData(texts()), seconds=0)
     figures = result.accuracy
     assert [m.name for m in figures.metrics] == ["perplexity"]
     assert (figures.scores, figures.tokens) == ("next tokens", 5 + 8 + 8 + 5 + 8)

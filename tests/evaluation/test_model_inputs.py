@@ -13,12 +13,14 @@ from onnx import TensorProto, helper
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.evaluation.feeder import Feeder, file_inputs, measure_outputs
+from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.node_times import profile_nodes
-from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs, random_inputs
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.user_metrics import user_metrics
 from tests.backends.onnx.export.networks import exported, quantized
+from tests.evaluation.measured import measure_outputs
 from tests.evaluation.onnx_files import linear_file
 
 
@@ -61,16 +63,16 @@ def test_batches_that_do_not_fit(file: Path, batch: object, says: str) -> None:
 
 
 def test_data_is_counted(file: Path) -> None:
-    found = list(file_inputs(file, [X, X + 1]))
+    found = list(Feeder(file, [X, X + 1]))
     assert np.array_equal(found[1][0], X.numpy() + 1)
     with pytest.raises(DataError, match="batch 1, input 'x'"):
-        list(file_inputs(file, [X, X[:, :1]]))
+        list(Feeder(file, [X, X[:, :1]]))
 
 
 def test_an_input_with_the_name_of_labels_is_an_input(tmp_path: Path) -> None:
     file = linear_file(tmp_path / "a.onnx", np.eye(3), name="target")
     data = [{"target": X, "image": X + 1}, {"image": X + 1, "target": X, "labels": X}]
-    for (array,) in file_inputs(file, data):
+    for (array,) in Feeder(file, data):
         assert np.array_equal(array, X.numpy())
     measured = measure_outputs([file], data)
     assert measured.signal == pytest.approx(2 * [*np.square(X.numpy()).sum(1)])
@@ -89,20 +91,23 @@ def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:
-    arrays = [X.numpy()]
-    assert np.array_equal(resized([file], arrays, 1)[0], X.numpy()[:1])
-    assert np.array_equal(resized([file], arrays, 5)[0], X.numpy()[[0, 1, 0, 1, 0]])
-    assert np.array_equal(resized([file, file], arrays)[0], X.numpy())
+    def timed(files: list[Path], size: int | None = None) -> np.ndarray:
+        (phase,) = phases(files, [X.numpy()], size)
+        return phase.inputs[0]
+
+    assert np.array_equal(timed([file], 1), X.numpy()[:1])
+    assert np.array_equal(timed([file], 5), X.numpy()[[0, 1, 0, 1, 0]])
+    assert np.array_equal(timed([file, file]), X.numpy())
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
-    assert resized([fixed], arrays, 3)[0].shape == (2, 3)
-    assert resized([fixed, file], arrays, 2)[0].shape == (2, 3)
+    assert timed([fixed], 3).shape == (2, 3)
+    assert timed([fixed, file], 2).shape == (2, 3)
 
 
 def test_a_fixed_batch_gets_batches_of_its_size(tmp_path: Path) -> None:
     """Of any data, in each command on files."""
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
     data = [torch.arange(15.0).reshape(5, 3), torch.ones(1, 3)]
-    sizes = [len(arrays[0]) for arrays in file_inputs(fixed, data)]
+    sizes = [len(arrays[0]) for arrays in Feeder(fixed, data)]
     assert sizes == [2, 2, 2]
     other, options = tmp_path / "other.onnx", ReportOptions(seconds=0.01, batch_sizes=(2,))
     other.write_bytes(fixed.read_bytes())

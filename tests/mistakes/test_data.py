@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import qtool
-from qtool.evaluation.label_checks import check_labels_of
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.collators import ProcessorCollator
 from qtool.frontends.data.row_data import MANY_UNKNOWN, _warn_unknown
@@ -66,7 +66,7 @@ def rows_of(names: list[int]) -> Any:
 
 
 def other_order(names: list[int]) -> None:
-    check_labels_of(rows_of(names), rows_of(sorted(names)))
+    LabelledData(rows_of(sorted(names)), rows_of(names)).check()
 
 
 class Index(list[int]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.batches import batches, batches_of_size
 from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.feeder import fit_array
+from qtool.evaluation.feeder import Feeder
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import unroll_recordings
 from qtool.metrics.labels import check_classes, check_labels, check_no_names
@@ -142,8 +143,8 @@ def recording(**arrays: torch.Tensor) -> Callable[[], object]:
 
 def integers(kind: str, *values: Any) -> Callable[[], object]:
     """Return the reading of images for an input of integers."""
-    port = PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8))
-    return lambda: [fit_array(port, np.asarray(each), 0) for each in values]
+    session: Any = SimpleNamespace(inputs=[PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8))])
+    return lambda: [Feeder(session).fit([np.asarray(each)], 0) for each in values]
 
 
 STEPS, FIRST = torch.randn(5, 3), torch.zeros(1, 3)

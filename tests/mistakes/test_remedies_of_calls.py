@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import QtoolError
 from qtool.core.option_names import file_format
 from qtool.core.remedies import Argument, DataEdit, Package
-from qtool.evaluation.feeder import fit_array
+from qtool.evaluation.feeder import Feeder
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
 from tests.mistakes.remedies import check_offer
@@ -74,7 +74,8 @@ def _integer_inputs(kind: str, batch: torch.Tensor, true: torch.Tensor) -> Calla
     """Return a call with a batch for an input of integers, whose edit makes the true ones."""
 
     def call(edit: Callable[[Any], Any] = same) -> None:
-        fit_array(PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8)), edit(batch).numpy(), 0)
+        session: Any = SimpleNamespace(inputs=[PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8))])
+        Feeder(session).fit([edit(batch).numpy()], 0)
         assert int((edit(batch).int() - true.int()).abs().max()) <= 1
 
     return call

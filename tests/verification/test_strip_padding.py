@@ -11,10 +11,10 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.export import write_float
-from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.plugins.search.judge import Judge
 from qtool.verification.strip_padding import Padding
+from tests.evaluation.measured import measure_outputs
 
 MASK = np.array([[1, 1, 0], [1, 1, 1]])
 

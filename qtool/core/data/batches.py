@@ -12,10 +12,9 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool.core.array_batches import (
+    Items,
     in_batches_of,
     no_batch,
-    open_data,
-    read_items,
     whole_arrays,
     whole_texts,
 )
@@ -76,7 +75,7 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     if isinstance(data, nn.Module):
         raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
     arguments = Arguments.of(model)
-    stream = _read(open_data(whole_arrays(data, arguments)), model, arguments)
+    stream = _read(Items(whole_arrays(data, arguments)), model, arguments)
     size = _fixed_batch_size(model)
     return stream if size is None else batches_of_size(size, stream)
 
@@ -99,12 +98,10 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     return first, itertools.chain([first], stream)
 
 
-def _read(
-    iterator: Iterator[Any], model: nn.Module | None, arguments: Arguments
-) -> Iterator[Batch]:
+def _read(items: Items, model: nn.Module | None, arguments: Arguments) -> Iterator[Batch]:
     fixed, noise = FixedInputs.of(model), Noise.of(model)
     accepts = len(fixed.order) or arguments.positional
-    for index, item in enumerate(read_items(iterator)):
+    for index, item in enumerate(items):
         batch = to_batch(item, accepts)
         if fixed.values:
             batch = fixed.remove(batch, index)

@@ -11,16 +11,12 @@ import numpy as np
 from qtool.backends.formats import open_file, open_like
 from qtool.core.errors import DataError
 from qtool.core.output_evidence import Evidence
+from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
 from qtool.evaluation.gate.inputs import Digest, fitting_batches
 from qtool.evaluation.gate.options import GateOptions
 from qtool.evaluation.gate.result import GateCheck, Outcome
-from qtool.evaluation.measure.output_pass import (
-    Arrays,
-    OutputTypeError,
-    Reference,
-    measure_arrays,
-)
+from qtool.evaluation.measure.output_pass import OutputTypeError, Reference, measure_arrays
 from qtool.metrics.named_metrics import GateMetric, Samples
 from qtool.metrics.sample_statistics import check_finite
 from qtool.metrics.vector_output import VectorOutput
@@ -57,9 +53,7 @@ class FilePass:
             like = self.reference.session
             inputs = open_like(like, files[1], runtime=self._runtime).inputs
             data = fitting_batches(data, inputs, files[1].name)
-        measured = measure_arrays(
-            files, data, runtime=self._runtime, reference=self.reference, watch=self._watch
-        )
+        measured = measure_arrays(self.reference, files[1:], data, watch=self._watch)
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
         has_mask = self.reference.reader.padding.mask is not None
         reader = self.reference.reader

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from qtool.backends.formats import (
     is_model,
@@ -22,23 +21,22 @@ from qtool.core.errors import DataError, FileError, VerificationError
 from qtool.core.formats import times
 from qtool.core.log import log_note, log_warning
 from qtool.core.missing_files import missing
+from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
-from qtool.core.types import Array
+from qtool.core.types import Progress
 from qtool.core.versions import version_of
+from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.gate.file_pass import FilePass
 from qtool.evaluation.gate.inputs import BatchSizeError, digest_of, read_labels
 from qtool.evaluation.gate.metric_check import in_own_order, metric_check
 from qtool.evaluation.gate.options import GateOptions
 from qtool.evaluation.gate.result import GateCheck, GateResult, GateRun, Outcome
+from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.measure.output_pass import (
-    Arrays,
-    OutputTypeError,
-    Reference,
-)
-from qtool.evaluation.model_inputs import check_same_inputs, resized
+from qtool.evaluation.measure.output_pass import OutputTypeError, Reference
+from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.same_weights import check_same_files
 from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
@@ -48,21 +46,19 @@ from qtool.metrics.named_metrics import Samples, find_metric
 def run_gate(
     file: Path,
     against: Path,
-    data: Iterable[Arrays],
-    labels: Any,
+    data: LabelledData,
     options: GateOptions,
-    positions: Array | None = None,
+    progress: Progress = no_progress,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of a float file.
 
     Args:
         file: the quantized file.
         against: the float file.
-        data: batches, arrays in the order of the inputs of the float file.
-        labels: what the metric needs; None without.
+        data: batches, with what the metric needs as labels. Where the samples have another order of
+            their own (`positions`), the metric sees that.
         options: what is asked for.
-        positions: positions of the samples where their own order is another one, [samples]; the
-            metric sees that order.
+        progress: wraps the iterable of batches.
 
     Raises:
         DataError: no data, or data that does not fit the float file.
@@ -70,7 +66,7 @@ def run_gate(
         OptionError: an unknown metric, or a limit that every file meets.
         VerificationError: the float file does not run.
     """
-    result = GateResult(str(file), str(against), ())
+    result, labels = GateResult(str(file), str(against), ()), data.labels
     metric = find_metric(options.metric) if isinstance(options.metric, str) else (options.metric, 0)
     check_drop(options.max_drop, metric[0].percent)
     try:
@@ -81,13 +77,14 @@ def run_gate(
         result = _with(result, check)
         if check.outcome is not Outcome.ACCEPTED:
             return result
-    stream = iter(data)
+    reference = Reference(against, options.runtime)
+    stream = data.arrays(reference.session, progress)
     first = next(stream, None)
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
     begun, clock = datetime.now(timezone.utc), time.monotonic()
-    known = FilePass(metric[0], Reference(against, options.runtime), file, options)
+    known = FilePass(metric[0], reference, file, options)
     samples = _run(known, files, first, stream)
     if isinstance(samples, GateCheck):
         return _with(result, samples)
@@ -98,7 +95,7 @@ def run_gate(
     result = _with(result, *checks)
     if all(check.outcome is Outcome.ACCEPTED for check in checks):
         try:
-            sorted_ = in_own_order(samples, used, positions)
+            sorted_ = in_own_order(samples, used, getattr(data.batches, "positions", None))
             check, measured = metric_check(*metric, *sorted_, options)
             result = replace(_with(result, check), metric=measured)
         except DataError as error:
@@ -178,8 +175,7 @@ def _speed_check(
 ) -> tuple[GateCheck, Ratio]:
     least = options.min_speedup
     assert least is not None
-    batch = resized(files, first)
-    *_, phase = phases(files[0], batch)
+    *_, phase = phases(files, first)
     timing = phase.time(
         files, threads=options.threads, runtime=options.runtime, seconds=options.seconds
     )

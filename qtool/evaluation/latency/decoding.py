@@ -17,7 +17,7 @@ from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model
 from qtool.evaluation.latency.interleaved_timing import PROMPT, STEP, Timing, time_files
 from qtool.evaluation.latency.node_times import RUNS, Profile, profile_nodes, sums_that_differ
-from qtool.evaluation.model_inputs import resized
+from qtool.evaluation.model_inputs import timed_samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,9 @@ class Phase:
         return Profile(timing.batch, timing.threads, nodes, self.name, differs)
 
 
-def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
+def phases(
+    files: Sequence[str | Path], batch: Sequence[Array], size: int | None = None
+) -> tuple[Phase, ...]:
     """Return what to time a model with.
 
     A causal language model with a KV cache as inputs has a prompt, all tokens of the texts with an
@@ -69,13 +71,19 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     the prompt alone. Any other model, and a file that takes only one size, has the batch as it is.
 
     Args:
-        file: path of the float model.
-        arrays: a batch in the order of its inputs.
+        files: the first is the float model.
+        batch: arrays in the order of its inputs.
+        size: number of samples that the batch is cut or repeated to, see `timed_samples`.
     """
-    model = open_model(file)
+    model, arrays, count = open_model(files[0]), list(batch), timed_samples(files, size)
+    if count is not None:
+        arrays = [
+            np.ascontiguousarray(np.take(a, np.arange(count) % len(a), axis=0)) if a.ndim else a
+            for a in batch
+        ]
     place = find_language_model(model, arrays)
     if place is None:
-        return (Phase("", arrays, sizes=_open_sizes(model, arrays)),)
+        return (Phase("", arrays, sizes=_open_sizes(model, [a.shape for a in arrays])),)
     length = arrays[place.ids].shape[1]
     if not place.cache:
         return (Phase(PROMPT, arrays, length),)
@@ -88,12 +96,12 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     return accepted or (Phase("", arrays),)
 
 
-def _open_sizes(model: Session, arrays: Sequence[Array]) -> str:
+def _open_sizes(model: Session, shapes: Sequence[tuple[int, ...]]) -> str:
     """Return the sizes behind the samples that a model leaves open, if their names are words."""
     sizes = {
         name: size
-        for port, array in zip(model.inputs, arrays, strict=True)
-        for name, size in zip(port.shape[1:], array.shape[1:], strict=False)
+        for port, shape in zip(model.inputs, shapes, strict=True)
+        for name, size in zip(port.shape[1:], shape[1:], strict=False)
         if isinstance(name, str) and name.replace("_", "").isalpha()
     }
     return ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -113,7 +121,7 @@ def time_first(
     """
 
     def timed(arrays: Sequence[Array]) -> tuple[tuple[Timing, ...], Phase]:
-        each = phases(files[0], resized(files, arrays))
+        each = phases(files, arrays)
         return tuple(phase.time(files, **options) for phase in each), each[-1]
 
     for arrays in batches[:-1]:

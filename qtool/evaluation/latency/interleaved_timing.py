@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from qtool.backends.session import Clock, in_order_of
 from qtool.core import formats
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
+from qtool.core.types import Array
 from qtool.metrics.medians import median_interval
 
 WARM_UP = 3
@@ -125,7 +125,7 @@ class Timing:
 
 def time_files(
     files: Sequence[str | Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
+    inputs: Sequence[Array],
     *,
     threads: int = 1,
     runtime: str = NATIVE,
@@ -158,7 +158,11 @@ def time_files(
     def current() -> Timing:
         return _timing(np.array(times), batch, threads, time.perf_counter() - start)
 
-    for row in _rounds(files, inputs, threads, clock or clock_for(threads), in_a_row, runtime):
+    sessions = [open_model(f, threads, runtime) for f in files]
+    if len(inputs) > 1:
+        sessions = [in_order_of(sessions[0], each) for each in sessions]
+    clock = clock or clock_for(threads)
+    for row in _rounds([partial(s.seconds, inputs, clock=clock) for s in sessions], in_a_row):
         times.append(row)
         enough = len(times) >= least_rounds
         if enough and time.perf_counter() - start >= seconds:
@@ -170,19 +174,13 @@ def time_files(
     return current()
 
 
-def _rounds(
-    files: Sequence[str | Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
-    threads: int,
-    clock: Clock,
-    in_a_row: int = 1,
-    runtime: str = NATIVE,
-) -> Iterator[list[float]]:
-    """Yield the seconds of one run of each file per round, after a warm-up."""
-    sessions = [open_model(f, threads, runtime) for f in files]
-    if len(inputs) > 1:
-        sessions = [in_order_of(sessions[0], each) for each in sessions]
-    runs = [partial(s.seconds, inputs, clock=clock) for s in sessions]
+def _rounds(runs: Sequence[Callable[[int], float]], in_a_row: int) -> Iterator[list[float]]:
+    """Yield the seconds of one run of each file per round, after a warm-up.
+
+    Args:
+        runs: returns the seconds of a number of runs of a file.
+        in_a_row: see `time_files`.
+    """
     in_a_row = _measurable(runs, in_a_row)
     first = 0
     while True:
@@ -203,7 +201,7 @@ def _measurable(runs: Sequence[Callable[[int], float]], in_a_row: int) -> int:
     return in_a_row
 
 
-def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:
+def _timing(times: Array, batch: int, threads: int, seconds: float) -> Timing:
     low, median, high = 1000 * np.percentile(times, [10, 50, 90], axis=0)
     ratios = tuple(_ratio(column) for column in (times[:, :1] / times).T)
     models = [
@@ -213,7 +211,7 @@ def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: floa
     return Timing(batch, threads, len(times), seconds, tuple(models), ratios)
 
 
-def _ratio(column: np.ndarray[Any, Any]) -> Ratio:
+def _ratio(column: Array) -> Ratio:
     low, high = median_interval(column)
     p10, median, p90 = np.percentile(column, [10, 50, 90])
     return Ratio(float(median), low, high, float(p10), float(p90))

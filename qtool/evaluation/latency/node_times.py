@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from qtool.backends.formats import open_file, open_model
 from qtool.backends.model_file import NodeKernel
 from qtool.backends.session import positions
 from qtool.core import formats
+from qtool.core.types import Array
 from qtool.core.value_names import layers_of_joint
 
 RUNS = 20
@@ -55,7 +53,7 @@ class Profile:
 
 def profile_nodes(
     files: Sequence[Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
+    inputs: Sequence[Array],
     *,
     threads: int = 1,
     runs: int = RUNS,

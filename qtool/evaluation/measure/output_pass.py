@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from qtool.backends.formats import open_file, open_like, open_model
-from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
+from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels, positions
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import DataEdit, OtherFile
 from qtool.core.store import Store
 from qtool.core.types import Array
+from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.language_model import find_language_model
 from qtool.evaluation.measure.output_reader import OutputReader, Ranges
 from qtool.metrics.compared_batches import ComparedBatches
@@ -30,9 +31,6 @@ from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.sample_statistics import SampleStatistics
 
 SAVE_EVERY = 5.0
-
-Arrays = list[Array]
-"""A batch: an array per input."""
 
 _KINDS = {"f": "number", "V": "number", "i": "whole", "u": "whole", "b": "whole"} | dict.fromkeys(
     "OSUT", "text"
@@ -45,17 +43,23 @@ class OutputTypeError(DataError):
 
 
 class Reference:
-    """The float file of a pass, and of later ones on the same data."""
+    """The float file of a pass, and of later ones on the same data.
+
+    Attributes:
+        file: the float model.
+        runtime: what runs it and the files that are compared with it, see `open_model`.
+        session: the file in that.
+    """
 
     def __init__(self, file: Path, runtime: str = NATIVE, limit: int = 0) -> None:
         """
         Args:
-            file: the float model.
-            runtime: see `open_model`.
+            file, runtime: as the attributes.
             limit: bytes of outputs to keep; batches beyond it run again in each pass.
         """
+        self.file, self.runtime = file, runtime
         self.session = open_model(file, runtime=runtime)
-        self._file, self._compared = file, list[Path]()
+        self._compared = list[Path]()
         self._limit, self._bytes = limit, 0
         self._reader: OutputReader | None = None
         self._outputs: list[Arrays] = []
@@ -77,7 +81,7 @@ class Reference:
         outputs = self.session.run(arrays)
         if self._reader is None:
             model = find_language_model(self.session, arrays)
-            evidence = _evidence(self._file, self._compared)
+            evidence = _evidence(self.file, self._compared)
             self._reader = OutputReader.of(self.session, model, evidence, outputs)
         outputs = self._reader.padding.strip(arrays, outputs)
         self._bytes += sum(a.nbytes for a in outputs)
@@ -150,13 +154,18 @@ class FirstBatches:
             return parts[0]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
-    def heads(self, samples: int) -> Iterator[Arrays]:
-        """Yield the first samples of batches of equal shapes.
+    def heads(self, file: Path, samples: int) -> Iterator[Arrays]:
+        """Yield the first samples of batches of equal shapes, in the order of a file's inputs and
+        with the channels of images where it has them.
 
         Batches stay as they are: with cached tokens, attention kernels take one text at a time.
         """
+        ports = open_model(file).inputs
+        order = positions(ports, self.inputs)
         for part in self._of_equal_shapes(samples):
-            yield [a[:samples] if a.ndim else a for a in part]
+            taken = [part[at] for at in order]
+            fitted = [fit_channels(a, i.shape) for a, i in zip(taken, ports, strict=True)]
+            yield [a[:samples] if a.ndim else a for a in fitted]
             samples -= len(part[0]) if part[0].ndim else samples
             if samples <= 0:
                 return
@@ -178,11 +187,10 @@ class FirstBatches:
 
 
 def measure_arrays(
+    reference: Reference,
     files: Sequence[Path],
     data: Iterable[Arrays],
     *,
-    runtime: str = NATIVE,
-    reference: Reference | None = None,
     first: FirstBatches | None = None,
     store: Store | None = None,
     contexts: Sequence[int] | None = None,
@@ -192,10 +200,9 @@ def measure_arrays(
     """Run every file on every batch, with default session options; padded positions are ignored.
 
     Args:
-        files: models with the same inputs and outputs; the first is the reference.
-        data: batches, arrays in the order of the inputs.
-        runtime: see `open_model`.
         reference: the first file, with outputs of earlier passes.
+        files: models with the same inputs and outputs, which are compared with it.
+        data: batches, arrays in the order of the inputs.
         first: receives the first batches.
         store: where intermediate results are, from which an interrupted run resumes if the data is
             the same.
@@ -208,10 +215,9 @@ def measure_arrays(
         OutputTypeError: a file has codes or text where the first one has numbers, or vice versa.
         VerificationError: a file does not run.
     """
-    reference = reference or Reference(files[0], runtime)
-    sessions = [open_like(reference.session, f, runtime=runtime) for f in files[1:]]
-    reference.compare_with(files[1:])
-    ranges = [_ranges(f, reference.session) for f in files]
+    sessions = [open_like(reference.session, f, runtime=reference.runtime) for f in files]
+    reference.compare_with(files)
+    ranges = [_ranges(f, reference.session) for f in (reference.file, *files)]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
     for index, arrays in enumerate(data):
@@ -224,8 +230,8 @@ def measure_arrays(
         expected = reference.outputs(index, arrays)
         reader = reference.reader
         own = [_like(expected, s.run(arrays)) for s in sessions]
-        for file, outputs in zip(files[1:], own, strict=True):
-            _check_types(file, files[0], reader.names, expected, outputs)
+        for file, outputs in zip(files, own, strict=True):
+            _check_types(file, reference.file, reader.names, expected, outputs)
         others = [reader.padding.strip(arrays, outputs) for outputs in own]
         watch(arrays, [expected, *others])
         if yardsticks is not None:

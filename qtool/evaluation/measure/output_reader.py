@@ -208,11 +208,13 @@ def _values(output: Array, size: int) -> Array:
 
 def _outside(arrays: Sequence[Array], ranges: Ranges, size: int) -> Array:
     """Return [n] the share of the values of inputs that are outside their ranges."""
-    rows = {i: _rows(arrays[i], size) for i in ranges if arrays[i].shape[:1] == (size,)}
-    count = sum(row.shape[1] for row in rows.values())
-    beyond = (((r < ranges[i][0]) | (r > ranges[i][1])).sum(1) for i, r in rows.items())
-    share: Array = sum(beyond, np.zeros(size)) / max(count, 1)
-    return share
+    share, count = np.zeros(size), 0
+    for index, (low, high) in ranges.items():
+        if arrays[index].shape[:1] == (size,):
+            rows = arrays[index].reshape(size, -1).astype(np.float64)
+            share += ((rows < low) | (rows > high)).sum(1)
+            count += rows.shape[1]
+    return share / max(count, 1)
 
 
 def _top_classes(scores: Array, size: int) -> Array:

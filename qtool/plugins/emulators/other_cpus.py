@@ -15,7 +15,7 @@ from qtool.core.file_forms import is_tflite
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.types import Array, Progress
-from qtool.evaluation.feeder import file_inputs
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.model_inputs import random_inputs
 from qtool.plugins.emulators.available import check_available
@@ -121,7 +121,7 @@ def _this_machine() -> str:
 def _inputs(
     path: Path, data: Iterable[Any] | None, samples: int, batch_size: int
 ) -> list[Sequence[Array]]:
-    stream = random_inputs(path, samples, batch_size) if data is None else file_inputs(path, data)
+    stream = random_inputs(path, samples, batch_size) if data is None else Feeder(path, data)
     return list(_first(path, stream, samples))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
-from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.measure.output_pass import Reference, Yardsticks
+from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.measure.output_pass import Reference, Yardsticks, measure_arrays
 from qtool.evaluation.user_metrics import call_metrics
 from qtool.metrics.built_in import agreement_metric, built_in_metrics
 from qtool.metrics.interval import CONFIDENCE, Interval
@@ -100,11 +100,9 @@ class Judge:
                 outputs NaN or Inf on every sample.
             VerificationError: the file does not run.
         """
-        data = track("evaluating", self.data)
-        yardsticks = Yardsticks()
-        measured = measure_outputs(
-            [self.file, file], data, reference=self._float_file, yardsticks=yardsticks
-        )
+        yardsticks, reference = Yardsticks(), self._float_file
+        data = Feeder(reference.session, self.data, partial(track, "evaluating"))
+        measured = measure_arrays(reference, [file], data, yardsticks=yardsticks)
         check_finite(measured)
         signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
         share = min(noise / signal, MAX_NOISE) if signal else 0.0

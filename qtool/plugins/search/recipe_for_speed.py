@@ -106,7 +106,7 @@ def fastest_recipe(
     one = captured.graph.cut(captured.graph.bind(first), 1)
     with scratch_folder() as folder:
         baseline = Baseline(captured, folder, target, suffix)
-        inputs = phases(baseline.timed, one.arrays())[-1].inputs
+        inputs = phases([baseline.timed], one.arrays())[-1].inputs
         pair = baseline.timed, baseline.profiled
         timed = pair[1], suffix, timing_runtime(target, suffix)
         files = CandidateFiles(folder, pair[0], inputs, seconds, converted, *timed)

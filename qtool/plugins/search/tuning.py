@@ -262,7 +262,7 @@ def _search(
     with scratch_folder() as folder:
         baseline = Baseline(captured, folder, target, space.suffix)
         judge = space.judge(baseline.timed)
-        each = phases(baseline.timed, one.arrays())
+        each = phases([baseline.timed], one.arrays())
         place = timing_runtime(target, space.suffix)
         tried = CandidateFiles(
             folder,
@@ -355,4 +355,4 @@ class _NamedBatches:
         self.graph, self.data = graph, data
 
     def __iter__(self) -> Iterator[Batch]:
-        return by_input_name(self.graph, batches(self.data, self.graph.module))
+        return by_input_name(self.graph, self.data)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qtool
 from qtool.evaluation.gate.result import GateCheck, GateResult, Outcome
-from qtool.evaluation.measure.output_pass import measure_arrays
+from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from tests.evaluation.onnx_files import linear_file
 
 GENERATOR = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def test_codes_in_place_of_numbers(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert "output 'y' of codes.onnx is int8, that of float.onnx float32" in str(result)
     with pytest.raises(qtool.DataError, match="give a file with the output dequantized"):
-        measure_arrays([real, tmp_path / "codes.onnx"], [[X]])
+        measure_arrays(Reference(real), [tmp_path / "codes.onnx"], [[X]])
 
 
 def test_an_accepted_result_says_on_what_it_was_decided(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_decoder_with_a_cache_has_a_prompt_and_a_step(tmp_path: Path) -> None:
         "past_key_values": {0: "batch", 2: "past"},
     }
     file = qtool.capture_model(Cached().eval(), batch, dynamic).export_float(tmp_path / "a.onnx")
-    prompt, step = phases(file, arrays())
+    prompt, step = phases([file], arrays())
     assert (prompt.name, prompt.tokens, prompt.cached) == ("prompt", 5, 0)
     assert [a.shape for a in prompt.inputs] == [(2, 5), (2, 5), (2, 1, 0, 4)]
     assert (step.name, step.tokens, step.cached) == ("step", 1, 7)
@@ -61,10 +61,10 @@ def test_a_decoder_with_a_cache_has_a_prompt_and_a_step(tmp_path: Path) -> None:
 
 def test_a_decoder_without_a_cache_has_a_prompt_alone(tmp_path: Path) -> None:
     inputs = [t.numpy() for t in texts()[0].values()]
-    (prompt,) = phases(write_tagger(tmp_path / "a.onnx"), inputs)
+    (prompt,) = phases([write_tagger(tmp_path / "a.onnx")], inputs)
     assert (prompt.name, prompt.tokens, prompt.cached) == ("prompt", 9, 0)
 
 
 def test_other_models_have_no_phases(tmp_path: Path) -> None:
-    (phase,) = phases(linear_file(tmp_path / "a.onnx", np.eye(3)), [np.ones((4, 3), np.float32)])
+    (phase,) = phases([linear_file(tmp_path / "a.onnx", np.eye(3))], [np.ones((4, 3), np.float32)])
     assert (phase.name, phase.tokens) == ("", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ class Pretended:
 def pretend(monkeypatch, *columns):
     """Rounds with these times instead of measured ones."""
     rounds = (list(row) for row in zip(*map(itertools.cycle, columns), strict=False))
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Pretended(int))
     monkeypatch.setattr(interleaved_timing, "_rounds", lambda *a: rounds)
 
 
@@ -73,26 +75,25 @@ def test_stops_when_the_time_is_up(monkeypatch):
     assert found.ratios[1].width > 1e-6
 
 
-def test_order_rotates(monkeypatch, tmp_path):
+def test_order_rotates():
     order = []
-
-    monkeypatch.setattr(
-        interleaved_timing, "open_model", lambda f, *_: Pretended(lambda: order.append(f))
-    )
-    rounds = interleaved_timing._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
+    clock = iter(range(10**6)).__next__
+    models = [Pretended(partial(order.append, name)) for name in "abc"]
+    rounds = interleaved_timing._rounds([partial(m.seconds, [], clock=clock) for m in models], 1)
     warm = 3 * interleaved_timing.WARM_UP
     assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
     assert order[warm:] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
     assert next(rounds) == [1, 1, 1]  # by the clock that is given
 
 
-def test_a_session_in_another_process_measures_itself(monkeypatch):
+def test_a_session_in_another_process_measures_itself():
     class Elsewhere:
         def seconds(self, arrays, times, clock):
             return 0.25 * times
 
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Elsewhere())
-    rounds = interleaved_timing._rounds(["a", "b"], [], 1, pytest.fail, 4, "node")
+    rounds = interleaved_timing._rounds(
+        [partial(Elsewhere().seconds, [], clock=pytest.fail)] * 2, 4
+    )
     assert next(rounds) == [0.25, 0.25]
 
 

@@ -10,11 +10,11 @@ import qtool
 from qtool.backends.onnxruntime.session import OnnxSession, run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
-from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.evaluation.measure.output_pass import Yardsticks
 from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
+from tests.evaluation.measured import measure_outputs
 from tests.evaluation.onnx_files import linear_file
 
 

@@ -10,12 +10,12 @@ import torch
 import qtool
 from qtool.api.captured_source import by_input_name, measure_accuracy
 from qtool.api.data import load_data
-from qtool.core.data import batches, whole_texts
+from qtool.core.data import whole_texts
 from qtool.core.errors import DataError
-from qtool.evaluation.feeder import measure_outputs
 from qtool.frontends.load_model import load_model
 from qtool.metrics.built_in import built_in_metrics
 from qtool.plugins.search.judge import Judge
+from tests.evaluation.measured import measure_outputs
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import SIZES, TASK
 from tests.frontends.huggingface.test_model_folder import tokenizer
@@ -58,7 +58,7 @@ def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path:
     without_model = load_data(folder / "texts.txt", folder=folder)
     options = qtool.ReportOptions(seconds=0.01)
     compared = qtool.compare([plain, file], without_model, options=options)
-    named = list(by_input_name(captured.graph, batches(whole_texts(data))))
+    named = list(by_input_name(captured.graph, whole_texts(data)))
     score = Judge(plain, named).score(file)
     both = [each.metrics[0].values for each in (evaluation.accuracy, measured, compared.accuracy)]
     assert score.metric is not None
@@ -102,7 +102,7 @@ def test_windows_of_a_long_text_are_those_of_transformers(
     )
     captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
     plain = captured.export_float(tmp_path / "float.onnx")
-    named = by_input_name(captured.graph, batches(whole_texts(data)))
+    named = by_input_name(captured.graph, whole_texts(data))
     measured = measure_outputs([plain, plain], named, contexts=data.contexts)
     (metric,) = built_in_metrics(measured, None)
     expected, count = sliding_perplexity(folder, ids, length, stride)

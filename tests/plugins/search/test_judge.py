@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from qtool.backends.onnxruntime.session import run, session
-from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.metrics.output_agreement import output_agreement
 from qtool.plugins.search import judge as module
 from qtool.plugins.search.judge import Judge
 from tests.evaluation.language_models import texts, write_tagger
+from tests.evaluation.measured import measure_outputs
 from tests.evaluation.onnx_files import linear_file
 
 COUNT = 32

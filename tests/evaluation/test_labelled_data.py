@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.evaluation.label_checks import check_labels_of
+from qtool.evaluation.labelled_data import LabelledData
 
 pandas = pytest.importorskip("pandas")
 FRAME = pandas.DataFrame({"a": np.arange(6.0), "b": np.ones(6)})
@@ -16,9 +16,9 @@ PRICES = pandas.Series(np.arange(6.0))
 def test_rows_in_another_order_are_refused_and_each_remedy_works() -> None:
     shuffled = PRICES.sample(frac=1, random_state=0)
     with pytest.raises(DataError, match=r"another order .*; give labels.loc\[data.index\], or"):
-        check_labels_of(shuffled, FRAME)
-    check_labels_of(shuffled.loc[FRAME.index], FRAME)
-    check_labels_of(shuffled.to_numpy(), FRAME)
+        LabelledData(FRAME, shuffled).check()
+    LabelledData(FRAME, shuffled.loc[FRAME.index]).check()
+    LabelledData(FRAME, shuffled.to_numpy()).check()
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_rows_in_another_order_are_refused_and_each_remedy_works() -> None:
     ],
 )
 def test_labels_in_the_order_of_the_data(labels: object) -> None:
-    check_labels_of(labels, FRAME)  # type: ignore[arg-type]  # as of numpy
+    LabelledData(FRAME, labels).check()  # type: ignore[arg-type]  # as of numpy
 
 
 @pytest.mark.parametrize("kind", ["object", "category", "str"])
 def test_names_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match="the labels are names, such as 'cat'; pass class numbers"):
-        check_labels_of(pandas.Series(["cat", "dog"] * 3).astype(kind), FRAME)
+        LabelledData(FRAME, pandas.Series(["cat", "dog"] * 3).astype(kind)).check()
