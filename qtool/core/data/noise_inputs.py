@@ -26,8 +26,18 @@ NOISE = "qtool_noise"
 WITH_NOISE = "qtool_with_noise"
 """Method of the network of a file that returns it with this attribute."""
 _NAMES = ("noise", "drawn_noise", "qtool_drawn_noise")
-_CREATE = frozenset({torch.randn, torch.rand, torch.randn_like, torch.rand_like, torch.normal})
-_FILL = frozenset({torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.exponential_})
+_CREATE = frozenset(
+    {
+        *(torch.randn, torch.rand, torch.randn_like, torch.rand_like, torch.normal),
+        *(torch.bernoulli, torch.Tensor.bernoulli),
+    }
+)
+_FILL = frozenset(
+    {
+        *(torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.exponential_),
+        torch.Tensor.bernoulli_,
+    }
+)
 
 
 class _Draws(TorchFunctionMode):
@@ -106,7 +116,7 @@ def _draw(model: nn.Module, name: str, batch: Batch) -> Mapping[str, Any]:
     except Exception:  # noqa: BLE001  # the user's code; the capture says why
         return {}
     if not draws.drawn:
-        none = "the model draws no normal or uniform numbers"
+        none = "the model itself calls no torch.randn, rand, normal or bernoulli"
         raise CaptureError(none, Omission("--noise-input"))
     return {name: draws.drawn[0] if len(draws.drawn) == 1 else draws.drawn}
 
@@ -120,8 +130,9 @@ def noise_input(model: Any) -> nn.Module:
 
     Args:
         model: an ONNX file of `load_model` with nodes that draw, or a module that calls
-            torch.randn, rand, randn_like, rand_like or normal, or fills tensors by `normal_`,
-            `uniform_` or `exponential_`, as voices do. It stays as it is, and shares its weights.
+            torch.randn, rand, randn_like, rand_like, normal or bernoulli, or fills tensors by
+            `normal_`, `uniform_`, `exponential_` or `bernoulli_`, as voices do. It stays as it is,
+            and shares its weights.
 
     Returns:
         The model. With several draws the input is a list: `noise.0`, `noise.1` and so on.

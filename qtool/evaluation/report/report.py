@@ -22,6 +22,7 @@ from qtool.metrics.sample_statistics import AGREEMENTS
 from qtool.planning.plan import Rewrite
 
 SCHEMA = 1
+_LONGEST = 4096  # characters of the name of a model, as of a path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,8 @@ class Report(Evaluation):
         times = (vars(t) for each in self.latency for t in (*each.models, *each.ratios))
         if not all(isfinite(value) for numbers in times for value in numbers.values()):
             raise ValueError("a time is no number")
+        if any(len(m.name) > _LONGEST for m in self.models):
+            raise ValueError(f"the name of a model has more than {_LONGEST:,} characters")
         shown = (worst.thumbnail for model in measured.models for worst in model.worst)
         if any(image and not image.startswith("data:image/") for image in shown):
             raise ValueError("a thumbnail is the address of an image, not the image")
@@ -108,7 +111,8 @@ class Report(Evaluation):
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise FileError(f"{path}: not JSON ({error})", OtherFile("give report.json")) from error
+            why = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise FileError(f"{path}: not JSON ({why})", OtherFile("give report.json")) from error
         if not isinstance(value, dict) or not {"title", "accuracy"} <= value.keys():
             raise FileError(f"{path}: not a report", OtherFile("give the report.json of one"))
         return cls.from_json(value)

@@ -68,8 +68,9 @@ def test_a_list_without_an_entry_for_each_model_is_damage(place: tuple[Any, ...]
             "a thumbnail is the address",
         ),
         (lambda v: v["latency"][0]["ratios"][1].update(high=None), "a time is no number"),
+        (lambda v: v["models"][1].update(name="a" * 300_000), "the name of a model has more than"),
     ],
-    ids=["verdict", "scores", "models", "title", "thumbnail", "time"],
+    ids=["verdict", "scores", "models", "title", "thumbnail", "time", "name"],
 )
 def test_values_that_fit_no_others_are_damage(change: Any, problem: str) -> None:
     value = json.loads(made_up().text())
