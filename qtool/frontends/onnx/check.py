@@ -73,6 +73,10 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"the file is quantized already ({node.op_type} at {label_of(node)})",
                 OtherFile("give the float file"),
             )
+    names = [output.name for output in model.graph.output]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CaptureError(f"'{twice}' is an output twice", OtherFile("remove it"))
     _refuse_training(model)
     _refuse_empty_gru(model)
     _refuse_types(model.graph)

@@ -115,6 +115,10 @@ WRONG = {
     "random numbers": (_draws, "draws random numbers; give them as an input"),
     "dropout": (_dropout, "(Dropout) is in training mode, in which it draws random numbers"),
     "training": (_training, "(BatchNormalization) is in training mode, in which ONNX Runtime"),
+    "an output twice": (
+        lambda model: model.graph.output.append(model.graph.output[0]),
+        "is an output twice; remove it",
+    ),
     "quantized": (
         _quantized,
         "is quantized already (QuantizeLinear at Relu1); give the float file",
