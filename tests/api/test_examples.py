@@ -29,7 +29,7 @@ ELSEWHERE = {
         *("GenerationOptions", "generate", "init_empty_weights", "quantize_by_blocks"),
     },
     "parts of qtool.register_...: docs/extending.md": {
-        *("FileFormat", "GraphPass", "KernelRule", "Runtime", "Step", "Target"),
+        *("FileFormat", "Runtime", "Target"),
         "register_format",  # tests/backends/toy
     },
     "as quantize_to_file, load_data": {"quantize_to_files", "DataOptions"},
