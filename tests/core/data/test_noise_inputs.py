@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -59,7 +60,11 @@ def test_a_voice_has_its_noise_as_inputs_of_any_length(tmp_path: Path) -> None:
     (actual,) = session.run(None, arrays)
     error = (expected - torch.from_numpy(actual)).square().mean()
     assert expected.square().mean() / error > 100  # 20 dB
-    assert qtool.evaluate(path, model, texts(9, 13), dynamic=sizes).accuracy is not None
+    how: Any = {"model": model, "dynamic": sizes}
+    judged = qtool.evaluate(path, data=texts(9, 13), seconds=0.01, **how).accuracy
+    options = qtool.ReportOptions(batch_sizes=(1,), seconds=0.01, samples=1)
+    report = qtool.report(path, texts(9, 13), tmp_path / "report", options, **how)
+    assert report.accuracy.models[1].sqnr_db == judged.models[1].sqnr_db
 
 
 def test_a_file_has_what_its_nodes_draw_as_inputs(tmp_path: Path) -> None:

@@ -109,6 +109,9 @@ def test_windows_of_a_long_text_are_those_of_transformers(
     assert measured.tokens.sum() == count
     assert count == ids.shape[1] - 1 or stride == length
     assert metric.values[0] == pytest.approx(expected, rel=1e-5)
+    files, quick = [plain, tmp_path / "same.onnx"], qtool.ReportOptions(seconds=0.01)
+    files[1].write_bytes(plain.read_bytes())
+    assert qtool.compare(files, data, options=quick).accuracy.metrics[0].values == metric.values
 
 
 def test_a_stride_that_leaves_out_tokens_is_refused(folder: Path) -> None:
