@@ -17,7 +17,8 @@ import torch
 import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.core.data import whole_texts
-from qtool.evaluation.feeder import measure_outputs
+from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.frontends.load_model import load_model
 from qtool.metrics.built_in import built_in_metrics
 
@@ -46,7 +47,8 @@ def perplexity(path: str | Path, data: Any, reference: str | Path | None = None)
     """
     whole = whole_texts(data)
     flat = [[batch["input_ids"], batch["attention_mask"], *_cache(batch)] for batch in whole]
-    measured = measure_outputs([Path(reference or path), Path(path)], flat)
+    first = Reference(Path(reference or path))
+    measured = measure_arrays(first, [Path(path)], Feeder(first.session, flat))
     (metric,) = built_in_metrics(measured, labels=None)
     return metric.values[1]
 
