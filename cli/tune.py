@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import options, output, source_options, sources, value_types
@@ -17,9 +16,6 @@ from qtool.cli.source_options import MODEL, ModelOptions
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.search_options import SearchGoals, SearchOptions
 from qtool.evaluation.options import ReportOptions
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("tune", cls=Command)

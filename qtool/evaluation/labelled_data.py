@@ -70,7 +70,8 @@ class LabelledData:
 
     @property
     def whole(self) -> Iterable[Any]:
-        """The batches in the form that accuracy is measured on, see `whole_texts`."""
+        """The batches in the form that accuracy is measured on, see `whole_texts`. Whole arrays
+        stay: `Feeder` cuts them by the inputs of its file."""
         own: Any = self.batches
         whole: Iterable[Any] = own.whole_texts() if hasattr(own, "whole_texts") else own
         return whole

@@ -209,8 +209,9 @@ def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Ch
 
 def _not_folded(node: fx.Node) -> str:
     """Return why a BatchNorm was not folded, as the end of a reason; "" for another node."""
-    is_norm = node.target is torch.ops.aten.batch_norm.default
-    return f", and not folded: {why_not_folded(node)}" if is_norm else ""
+    if node.target is not torch.ops.aten.batch_norm.default or not (why := why_not_folded(node)):
+        return ""  # a rewrite for the target may have left one that could be folded
+    return f", and not folded: {why}"
 
 
 def _choose_static(state: NodeDecisions, node: fx.Node, row: Op) -> None:

@@ -59,8 +59,7 @@ class OnnxModule(FileNetwork):
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
         draws: what its nodes drew, inputs now; None if they drew nothing.
-        qtool_input_names: names of the inputs but these; batches are dicts of them, labels
-            excepted.
+        qtool_input_names: the other inputs; batches are dicts of them, labels excepted.
         qtool_fixed_inputs: inputs that became constants; data may still give them.
         qtool_fixed_batch: first size of all inputs, None where it is not fixed.
         nodes: nodes in execution order.
@@ -104,8 +103,7 @@ class OnnxModule(FileNetwork):
         stored = {i.name for i in graph.initializer} | set(external.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: open_dimensions(t) for name, t in self.inputs.items()}
-        drawn = () if draws is None else draws.names
-        self.qtool_input_names = tuple(n for n in self.inputs if n not in drawn)
+        self.qtool_input_names = tuple(n for n in self.inputs if not draws or n not in draws.names)
         self.qtool_fixed_batch = _fixed_batch(self.inputs.values())
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
@@ -124,9 +122,7 @@ class OnnxModule(FileNetwork):
         self.steps = nn.ModuleList(_NodeModule(n) for n in self.nodes)
         self.forward = _with_parameters(self._run, list(self.arguments))
 
-    def again(
-        self, decisions: Sequence[tuple[SizeBranch, bool]], noise: Noise | None
-    ) -> OnnxModule:
+    def again(self, decisions: Decisions, noise: Noise | None) -> OnnxModule:
         """Return the module of the same file with other decisions and this noise."""
         parts = self.model, self.external, self.qtool_fixed_inputs
         other = OnnxModule(*parts, decisions, self.notes, self.draws).eval()
@@ -141,8 +137,7 @@ class OnnxModule(FileNetwork):
             CaptureError: they draw nothing.
         """
         if self.draws is None:
-            none = "no node of the file's graph draws random numbers"
-            raise CaptureError(none, Omission("--noise-input"))
+            raise CaptureError("no node of the graph draws numbers", Omission("--noise-input"))
         return self.again(self.decisions, self.draws)
 
     def _register(self, name: str, array: Array, trainable: bool) -> None:

@@ -108,17 +108,17 @@ def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
     floats = {node: node in times.fixed for node in (*times.nodes, *times.edges)}
     integers = floats | dict.fromkeys(times.nodes, True)
     before, without = times.total(integers), times.total(floats)
-    least_gain = LEAST_GAIN
     if before < LEAST_TIME:
         return {}
-    if without >= LEAST_SHARE * before:
-        least_gain, near = FAR_GAIN, (n for n in free if not _is_far_slower(*times.nodes[n]))
+    integers_win = without >= LEAST_SHARE * before
+    if integers_win:
+        near = (n for n in free if not _is_far_slower(*times.nodes[n]))
         times = replace(times, fixed=times.fixed.union(near))
     labels = times.cheapest()
     best = times.total(labels)
-    if without < WIN * best and least_gain == LEAST_GAIN:
+    if without < WIN * best and not integers_win:
         labels, best = floats, without
-    if before < least_gain * best:
+    if before < (FAR_GAIN if integers_win else LEAST_GAIN) * best:
         return {}
     return {node: REASON for node in free if not labels[node]}
 

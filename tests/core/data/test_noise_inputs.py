@@ -88,7 +88,7 @@ def test_a_file_has_what_its_nodes_draw_as_inputs(tmp_path: Path) -> None:
     assert [i.shape for i in session.get_inputs()][:2] == [["N", 3, 8, 8], ["N", 4, 8, 8]]
     _, own = qtool.evaluate(path, noisy, [images(9)]).accuracy.models
     assert own.sqnr_db > 20
-    with pytest.raises(CaptureError, match="no node of the file's graph draws"):
+    with pytest.raises(CaptureError, match="no node of the graph draws"):
         qtool.noise_input(loaded(behind_conv("y0 = Relu (h)"), tmp_path))
 
 
