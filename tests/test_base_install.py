@@ -186,8 +186,6 @@ def test_a_gate_writes_for_other_programs(command: Command, folder: Path) -> Non
         badge = json.loads((folder / "b.json").read_text())
         assert badge["message"].startswith(outcome)
         assert badge["schemaVersion"] == 1
-    runs = [json.loads(line) for line in (folder / "h.jsonl").read_text().splitlines()]
-    assert [run["verdict"] for run in runs] == ["accepted", "regression", "accepted"]
 
 
 FAILED = ("failure", "error")
