@@ -55,6 +55,7 @@ _FAST_LEVEL = 4  # accuracy_level: inputs are rounded to int8 in blocks, product
 _FUSES_AFFINE = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # scale, bias
 _EXECUTIONS = {e.value: e for e in Execution}
 _LAYOUT = ("ReorderOutput", "Transpose")  # added by the runtime after a kernel
+_NCHWC = "com.microsoft.nchwc"
 _MOST_FOLLOWERS = 8
 
 
@@ -214,6 +215,8 @@ class _ExecutedGraph:
     def __init__(self, graph: Graph) -> None:
         self.nodes = {without_suffix(n.name): n for n in graph if n.name}
         self.by_output = {without_suffix(name_of(o)): n for n in graph for o in n.outputs}
+        # a node in blocks of channels is named after the result that it makes in another layout
+        self.by_output |= {without_suffix(n.name): n for n in graph if n.domain == _NCHWC}
 
     def find(self, node: Node, source: OnnxModel) -> Node | None:
         """Return the node that computes `node`: by name, else by its output or a follower's."""

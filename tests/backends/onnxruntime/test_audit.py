@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import nn
 
@@ -50,6 +51,28 @@ def test_a_float_file_has_no_integer_kernel(name: str, tmp_path: Path) -> None:
     kernels = Counter(r.kernel for r in found.rows)
     assert not {"Transpose", "ReorderOutput"} & set(kernels)
     assert all(r.reason for r in found.rows)
+
+
+def test_kernels_in_blocks_of_channels_are_those_of_their_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    nodes = []
+    for index, channels in enumerate((8, 16, 16)):
+        weight = numpy_helper.from_array(np.ones((16, channels, 3, 3), np.float32))
+        nodes += [
+            helper.make_node("Constant", [], [f"w{index}"], value=weight),
+            helper.make_node(
+                "Conv", [f"x{index}", f"w{index}"], [f"y{index}"], f"conv{index}", pads=[1] * 4
+            ),
+            helper.make_node("Relu", [f"y{index}"], [f"x{index + 1}"], f"relu{index}"),
+        ]
+    nodes.append(helper.make_node("Concat", ["x1", "x2"], ["both"], "both", axis=1))
+    x, *ys = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, size, 12, 12))
+        for name, size in (("x0", 8), ("both", 32), ("x3", 16))
+    )
+    graph = helper.make_graph(nodes, "convs", [x], ys)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert [r.kernel for r in audit(path).rows if r.macs] == ["Conv"] * 3
 
 
 class Reader(CalibrationDataReader):
