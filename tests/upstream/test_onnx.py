@@ -26,3 +26,17 @@ def test_shapes_behind_mean_variance_normalization_are_not_inferred() -> None:
     )
     with pytest.raises(onnx.shape_inference.InferenceError, match="Constant"):
         onnx.shape_inference.infer_shapes(norm, strict_mode=True)
+
+
+def test_a_spectrum_without_onesided_has_both_sides() -> None:
+    def sides(attribute: str) -> int:
+        text = f"""(float[1, 64, 1] x) => (y)
+        <int64 step = {{8}}, float[16] w = {{1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}}>
+        {{ y = STFT {attribute} (x, step, w) }}"""
+        spectrum = model(text)
+        assert run(spectrum, np.zeros((1, 64, 1), np.float32)).shape[2] == 9
+        inferred = onnx.shape_inference.infer_shapes(spectrum).graph.output[0]
+        return inferred.type.tensor_type.shape.dim[2].dim_value
+
+    assert sides("<onesided = 1>") == 9
+    assert sides("") == 16

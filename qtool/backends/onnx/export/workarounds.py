@@ -214,6 +214,38 @@ SKIP_LAYER_NORMS = Workaround(
     reproduction="test_onnxruntime.py::test_an_addition_and_a_layer_norm_become_one_node",
 )
 
-ONNX_WORKAROUNDS = (POOL_CEIL_MODE, MAX_POOL_PADS, MATRIX_VECTOR_PRODUCTS, SKIP_LAYER_NORMS)
+
+# Workaround for onnx: an STFT without `onesided`.
+#
+# Library: onnx, seen in 1.23.2, operator STFT.
+# Defect: without the attribute shape inference counts the frequencies of both sides, and the
+# checker refuses a file that states the size of the default, one side.
+# Rewrite: the attribute with its default.
+
+
+def write_sides_of_spectra(model: ir.Model) -> None:
+    """Write the default of `onesided` into each STFT, in place."""
+    for node in model.graph:
+        if node.op_type == "STFT" and "onesided" not in node.attributes:
+            node.attributes["onesided"] = ir.AttrInt64("onesided", 1)
+
+
+SIDES_OF_SPECTRA = Workaround(
+    key="sides-of-spectra",
+    package="onnx",
+    reason="shape inference takes another default of `onesided`, and the checker refuses the file",
+    rewrite=write_sides_of_spectra,
+    seen_in="1.23.2",
+    upstream="",
+    reproduction="test_onnx.py::test_a_spectrum_without_onesided_has_both_sides",
+)
+
+ONNX_WORKAROUNDS = (
+    POOL_CEIL_MODE,
+    MAX_POOL_PADS,
+    MATRIX_VECTOR_PRODUCTS,
+    SKIP_LAYER_NORMS,
+    SIDES_OF_SPECTRA,
+)
 """For every ONNX file: whatever it is for, onnx checks it and ONNX Runtime runs it. A runtime has
 those of its own in `Runtime.workarounds`."""
