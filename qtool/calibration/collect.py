@@ -24,7 +24,7 @@ from qtool.core.data.calibration_samples import CalibrationSamples, DataDigest, 
 from qtool.core.data.sample_roles import is_estimate
 from qtool.core.errors import DataError, describe
 from qtool.core.graph import FloatGraph, torch_ops
-from qtool.core.graph.devices import float32_convolutions
+from qtool.core.graph.devices import float32_convolutions, prefetch
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.log import log_warning
 from qtool.core.ops import row_of, rows
@@ -201,27 +201,20 @@ def collect_statistics(
         RanksError: the ranks have different models or plans.
         CalibrationError: see `check_ranks`.
     """
-    static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # observe float values
-    prepared = insert_points(graph.module, replace(plan, points=static))
-    prepared = G.on_device(prepared, graph.device)
-    modules = modules_to_observe(prepared, plan, probes)
-    use_in_place_operators(prepared)
-    kept, split = CalibrationSamples(keep), bool(keep) and graph.batches_are_samples
-    digest = DataDigest()
-    specs = {name: observed.observer for name, observed in modules.items()}
-    buffers = {held: OutputBuffer() for held in (False, True)}
+    run = _Run(graph, plan, probes, CalibrationSamples(keep), bool(keep), results)
+    specs = {name: observed.observer for name, observed in run.modules.items()}
     with (
-        observer_hooks(modules, buffers[False]) as statistics,
-        observer_hooks(modules, buffers[True]) as estimate_statistics,
+        observer_hooks(run.modules, run.buffers[False]) as statistics,
+        observer_hooks(run.modules, run.buffers[True]) as estimate_statistics,
         torch.inference_mode(),
         float32_convolutions(graph.device),
     ):
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
-        own = Calibration(*head, 0, specs, statistics, kept)
+        own = Calibration(*head, 0, specs, statistics, run.kept)
         if keep:
             own = replace(own, estimate_statistics=estimate_statistics)
         ranks, convergence, samples, first = current(), RangeConvergence(), 0, ""
-        warnings, fewest = DataWarnings(graph.inputs, normalised_inputs(graph)), None
+        warnings = DataWarnings(graph.inputs, normalised_inputs(graph))
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
         for index, (bound, on_device) in enumerate(prefetch(bound_batches, graph.device)):
@@ -230,31 +223,10 @@ def collect_statistics(
             tensors = graph.tensors_of(bound)
             first = first or content_hash([t.detach().cpu() for t in tensors])
             warnings.add(tensors)
-            parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
-            first_row = 0 if len(parts[0]) == 1 else None
-            for part, moved in zip(*parts, strict=True):
-                whole = () if part.whole is None else graph.tensors_of(part.whole)
-                origin = f"batch {index}"
-                hashes = kept.update(graph.tensors_of(part), split, origin, first_row, whole)
-                digest.add(graph.tensors_of(part))
-                if not modules and results is None:  # only samples are stored
-                    continue
-                if split and fewest is None:
-                    fewest = graph.fewest_samples(moved)
-                for held, piece in _by_role(graph, moved, hashes, fewest):
-                    for each, buffer in buffers.items():
-                        buffer.active, buffer.parts = each is held, len(parts[0]) > 1
-                    with PROCESS_LOCK:
-                        outputs = _run(prepared, piece, index)
-                        check_outputs(graph, piece, outputs, index)
-                    if results is not None:
-                        results(outputs)
-            with _batch_in_errors(index):
-                for buffer in buffers.values():
-                    buffer.flush()
+            run.observe(index, bound, on_device)
             convergence.record(samples, own)
     notes = convergence.notes(samples, own)
-    own = replace(own, samples=samples, notes=notes, data=digest.text())
+    own = replace(own, samples=samples, notes=notes, data=run.digest.text())
     calibration = merge_ranks(ranks, own, first if results is None else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
@@ -262,6 +234,75 @@ def collect_statistics(
     for caution in cautions:
         log_warning(caution)
     return replace(calibration, notes=(*cautions, *calibration.notes))
+
+
+class _Run:
+    """Runs batches through a graph with observed modules, and stores samples.
+
+    Args:
+        graph: the float graph.
+        plan: its points are inserted, but for those of ranges that each run measures: what is
+            observed is float.
+        probes: further tensors to observe.
+        kept: stores samples.
+        split: whether observers and estimate get samples of their own.
+        results: called with the outputs of each batch; None: outputs are not wanted.
+    """
+
+    def __init__(
+        self,
+        graph: FloatGraph,
+        plan: QuantPlan,
+        probes: Sequence[Probe],
+        kept: CalibrationSamples,
+        split: bool,
+        results: Callable[[Sequence[torch.Tensor]], None] | None,
+    ) -> None:
+        static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))
+        prepared = insert_points(graph.module, replace(plan, points=static))
+        self.graph, self.kept, self.results = graph, kept, results
+        self.prepared = G.on_device(prepared, graph.device)
+        self.modules = modules_to_observe(self.prepared, plan, probes)
+        use_in_place_operators(self.prepared)
+        self.split = split and graph.batches_are_samples
+        self.buffers = {held: OutputBuffer() for held in (False, True)}
+        self.digest = DataDigest()
+        self._fewest: int | None = None
+
+    def observe(self, index: int, bound: Batch, on_device: Batch) -> None:
+        """Run a batch, in parts without padding.
+
+        Args:
+            index: of the batch.
+            bound: bound to the inputs of the graph, on the host.
+            on_device: the same where the graph runs.
+        """
+        graph = self.graph
+        parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
+        first_row = 0 if len(parts[0]) == 1 else None
+        for part, moved in zip(*parts, strict=True):
+            whole = () if part.whole is None else graph.tensors_of(part.whole)
+            tensors = graph.tensors_of(part)
+            hashes = self.kept.update(tensors, self.split, f"batch {index}", first_row, whole)
+            self.digest.add(tensors)
+            if not self.modules and self.results is None:  # only samples are stored
+                continue
+            if self.split and self._fewest is None:
+                self._fewest = graph.fewest_samples(moved)
+            for held, piece in _by_role(graph, moved, hashes, self._fewest):
+                for each, buffer in self.buffers.items():
+                    buffer.active, buffer.parts = each is held, len(parts[0]) > 1
+                self._run(piece, index)
+        with _batch_in_errors(index):
+            for buffer in self.buffers.values():
+                buffer.flush()
+
+    def _run(self, piece: Batch, index: int) -> None:
+        with PROCESS_LOCK:
+            outputs = _run(self.prepared, piece, index)
+            check_outputs(self.graph, piece, outputs, index)
+        if self.results is not None:
+            self.results(outputs)
 
 
 def _by_role(
@@ -311,40 +352,6 @@ def _batch_in_errors(index: int) -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"batch {index}, {error.problem}", *error.remedies) from error
-
-
-def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
-    """Yield each batch on the host and on the device.
-
-    On CUDA one batch is read ahead: its copy runs from pinned memory on a separate stream, in
-    parallel to the kernels of the previous batch.
-    """
-    if device.type != "cuda":
-        for batch in batches:
-            yield batch, batch.to(device)
-        return
-    waiting: tuple[Batch, Batch, torch.cuda.Event] | None = None
-    stream = torch.cuda.Stream(device)
-    for batch in batches:
-        with torch.cuda.stream(stream):
-            copied = batch.pin_memory().to(device)
-            done = stream.record_event()
-        if waiting is not None:
-            yield _ready(*waiting, device)
-        waiting = batch, copied, done
-    if waiting is not None:
-        yield _ready(*waiting, device)
-
-
-def _ready(
-    batch: Batch, copied: Batch, done: torch.cuda.Event, device: torch.device
-) -> tuple[Batch, Batch]:
-    """Make later kernels wait for the copy, and keep its memory until they have run."""
-    stream = torch.cuda.current_stream(device)
-    stream.wait_event(done)
-    for _, tensor in copied.tensors():
-        tensor.record_stream(stream)
-    return batch, copied
 
 
 # Makes calls in place during calibration, where their input has no other reader.

@@ -11,10 +11,11 @@ from torch.utils._pytree import tree_leaves
 
 import qtool
 from qtool.api.conversion import calibrate
-from qtool.calibration.collect import prefetch, use_in_place_operators
+from qtool.calibration.collect import use_in_place_operators
 from qtool.calibration.data_warnings import DataWarnings
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.graph.devices import prefetch
 from qtool.core.random_inputs import Input
 from tests.backends.onnx.export.networks import Residual
 

@@ -6,7 +6,7 @@ through the whole network runs a copy on the device of the user's model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from qtool.core.data import Batch
 from qtool.core.graph.edit import clone
 from qtool.core.graph.nodes import tensor
 
@@ -62,3 +63,37 @@ def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
             node.args, node.kwargs = pytree.tree_map(moved, (node.args, node.kwargs))
     module.recompile()
     return module
+
+
+def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
+    """Yield each batch on the host and on the device.
+
+    On CUDA one batch is read ahead: its copy runs from pinned memory on a separate stream, in
+    parallel to the kernels of the previous batch.
+    """
+    if device.type != "cuda":
+        for batch in batches:
+            yield batch, batch.to(device)
+        return
+    waiting: tuple[Batch, Batch, torch.cuda.Event] | None = None
+    stream = torch.cuda.Stream(device)
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            copied = batch.pin_memory().to(device)
+            done = stream.record_event()
+        if waiting is not None:
+            yield _ready(*waiting, device)
+        waiting = batch, copied, done
+    if waiting is not None:
+        yield _ready(*waiting, device)
+
+
+def _ready(
+    batch: Batch, copied: Batch, done: torch.cuda.Event, device: torch.device
+) -> tuple[Batch, Batch]:
+    """Make later kernels wait for the copy, and keep its memory until they have run."""
+    stream = torch.cuda.current_stream(device)
+    stream.wait_event(done)
+    for _, moved in copied.tensors():
+        moved.record_stream(stream)
+    return batch, copied
