@@ -202,7 +202,6 @@ def collect_statistics(
         CalibrationError: see `check_ranks`.
     """
     run = _Run(graph, plan, probes, CalibrationSamples(keep), bool(keep), results)
-    specs = {name: observed.observer for name, observed in run.modules.items()}
     with (
         observer_hooks(run.modules, run.buffers[False]) as statistics,
         observer_hooks(run.modules, run.buffers[True]) as estimate_statistics,
@@ -210,27 +209,24 @@ def collect_statistics(
         float32_convolutions(graph.device),
     ):
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
+        specs = {name: observed.observer for name, observed in run.modules.items()}
         own = Calibration(*head, 0, specs, statistics, run.kept)
         if keep:
             own = replace(own, estimate_statistics=estimate_statistics)
-        ranks, convergence, samples, first = current(), RangeConvergence(), 0, ""
-        warnings = DataWarnings(graph.inputs, normalised_inputs(graph))
+        ranks, convergence, samples = current(), RangeConvergence(), 0
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
-        for index, (bound, on_device) in enumerate(prefetch(bound_batches, graph.device)):
+        for index, (bound, moved) in enumerate(prefetch(bound_batches, graph.device)):
             ranks.check()
             samples += bound.size
-            tensors = graph.tensors_of(bound)
-            first = first or content_hash([t.detach().cpu() for t in tensors])
-            warnings.add(tensors)
-            run.observe(index, bound, on_device)
+            run.observe(index, bound, moved)
             convergence.record(samples, own)
-    notes = convergence.notes(samples, own)
-    own = replace(own, samples=samples, notes=notes, data=run.digest.text())
-    calibration = merge_ranks(ranks, own, first if results is None else None)
+    own = replace(own, samples=samples, data=run.digest.text())
+    own = replace(own, notes=convergence.notes(samples, own))
+    calibration = merge_ranks(ranks, own, run.first if results is None else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
-    cautions = warnings.warnings(calibration.samples)
+    cautions = run.warnings.warnings(calibration.samples)
     for caution in cautions:
         log_warning(caution)
     return replace(calibration, notes=(*cautions, *calibration.notes))
@@ -266,7 +262,11 @@ class _Run:
         use_in_place_operators(self.prepared)
         self.split = split and graph.batches_are_samples
         self.buffers = {held: OutputBuffer() for held in (False, True)}
-        self.digest = DataDigest()
+        self.digest, self.warnings = (
+            DataDigest(),
+            DataWarnings(graph.inputs, normalised_inputs(graph)),
+        )
+        self.first = ""  # the hash of the first batch
         self._fewest: int | None = None
 
     def observe(self, index: int, bound: Batch, on_device: Batch) -> None:
@@ -277,7 +277,9 @@ class _Run:
             bound: bound to the inputs of the graph, on the host.
             on_device: the same where the graph runs.
         """
-        graph = self.graph
+        graph, tensors = self.graph, self.graph.tensors_of(bound)
+        self.first = self.first or content_hash([t.detach().cpu() for t in tensors])
+        self.warnings.add(tensors)
         parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
         first_row = 0 if len(parts[0]) == 1 else None
         for part, moved in zip(*parts, strict=True):

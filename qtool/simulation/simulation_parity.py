@@ -103,22 +103,31 @@ def compare_points(
             if not error <= NOISE_FACTOR * noise.get(name, 0.0)
             and not (value_names.quantize(name) in discontinuous and errors[name][1] <= 1 / CODES)
         }
-        with _use_codes(module, values), StableSort():
-            tolerance = float_tolerance(module, batch.args, batch.kwargs)
-        wrong_outputs = {
-            name: pair
-            for name, pair in wrong_outputs.items()
-            if not is_close(*pair, tolerance, name in discontinuous)
-        }
+        wrong_outputs = _beyond_noise(module, batch, values, wrong_outputs, discontinuous)
     if wrong_points or wrong_outputs:
         wrong_points, wrong_outputs = _not_explained_by_rounding(
             module, batch, values, wrong_points, wrong_outputs, list(outputs)
         )
-    wrong = [
-        f"{n} ({CODES * error:.3g} codes beyond rounding)" for n, error in wrong_points.items()
-    ]
+    wrong = [f"{n} ({CODES * e:.3g} codes beyond rounding)" for n, e in wrong_points.items()]
     wrong += [f"output {n} ({CODES * distance(*p):.3g} codes)" for n, p in wrong_outputs.items()]
     return len(errors) + len(pairs), wrong
+
+
+def _beyond_noise(
+    module: nn.Module,
+    batch: Batch,
+    values: Values,
+    outputs: Mapping[str, Pair],
+    discontinuous: Collection[str],
+) -> dict[str, Pair]:
+    """Return the outputs that differ by more than the rounding of the whole model explains."""
+    with _use_codes(module, values), StableSort():
+        tolerance = float_tolerance(module, batch.args, batch.kwargs)
+    return {
+        name: pair
+        for name, pair in outputs.items()
+        if not is_close(*pair, tolerance, name in discontinuous)
+    }
 
 
 def _not_explained_by_rounding(
