@@ -29,7 +29,6 @@ from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source
 from qtool.core.on_use import OnUse
 from qtool.core.option_records import arguments_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Argument, CallEdit, Remedy
 from qtool.distributed import current
 from qtool.frontends.captured_model import Captured, Model
@@ -117,7 +116,6 @@ def _memory_beyond(target: FileTarget, limit: int) -> int | None:
     return None
 
 
-@accepts_paths("path")
 def quantize_to_files(
     model: Model | Captured | str | Path,
     data: Iterable[Any] | str | Path | None,

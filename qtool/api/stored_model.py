@@ -23,7 +23,6 @@ from qtool.core.data import whole_texts
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.on_use import OnUse
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
@@ -78,7 +77,6 @@ class StoredModel:
         return cls(path, module, *sizes)
 
 
-@accepts_paths("folder", "path")
 @keywords_of(QuantizeOptions, "measure")
 def quantize_by_blocks(
     folder: str | Path,

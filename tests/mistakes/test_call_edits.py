@@ -180,10 +180,6 @@ EDITS: dict[str, Edit] = {
         lambda: qtool.compare("float.onnx", [IMAGES]),  # type: ignore[arg-type]  # one path
         lambda: None,
     ),
-    "give a path as a str or a pathlib.Path": (
-        lambda: qtool.inspect(None),  # type: ignore[arg-type]  # None
-        lambda: qtool.inspect("float.onnx"),
-    ),
     "write {}": (lambda: find_metric("top-1@5"), lambda: find_metric("top-1")),
     "return a number, or numbers by name": (metric({}), metric({"score": 1.0})),
     "return a number, or one per sample": (metric(None), metric([1.0, 2.0])),

@@ -27,7 +27,7 @@ from qtool.core.frame_columns import in_column_order, input_columns, split_label
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.search_options import SearchOptions
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@accepts_paths("archive")
 @keywords_of(QuantizeOptions, "mode", "measure")
 def tune(
     model: Model | Captured,
@@ -174,7 +173,6 @@ def tune(
     return tuned_model(result, converted, suffix)
 
 
-@accepts_paths("file", "repaired_file", models="file")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -208,6 +206,7 @@ def explain(
     Example:
         >>> print(qtool.explain("model.int8.onnx", model, loader))
     """
+    file = model_file(file)
     open_file(file)
     check_fixed_inputs(file, model)
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
@@ -216,7 +215,7 @@ def explain(
     captured = capture_model(model, first, dynamic)
     if not other_model:
         check_same_model(file, captured, model)
-    explainer = Explainer(Path(file), captured, first)
+    explainer = Explainer(file, captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)
     explanation = explainer.explain(bound, samples, most)
