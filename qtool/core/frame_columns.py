@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from qtool.core.argument_names import argument
 from qtool.core.array_batches import ArrayBatches, is_frame
 from qtool.core.columns import InputNames, left_out
-from qtool.core.errors import DataError
+from qtool.core.errors import CaptureError, DataError
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 
@@ -29,6 +31,24 @@ def input_columns(data: Any) -> tuple[str, ...]:
         return ()
     unused = left_out(names, InputNames())
     return tuple(name for name in names if name not in unused)
+
+
+@contextmanager
+def columns_in_errors(data: Any) -> Iterator[None]:
+    """Say in errors of a batch which columns of a table it is made of.
+
+    Raises:
+        CaptureError, DataError: the error inside.
+    """
+    try:
+        yield
+    except (CaptureError, DataError) as error:
+        if not (names := input_columns(data)):
+            raise
+        choice = "frame[[...]]" if is_frame(data) else argument("--column")
+        batch = f"the batch is the columns {', '.join(names)}, which {choice} chooses"
+        kind = CaptureError if isinstance(error, CaptureError) else DataError
+        raise kind(f"{error.problem} ({batch})", *error.remedies) from error
 
 
 def in_column_order(data: Any, columns: Sequence[str]) -> Any:

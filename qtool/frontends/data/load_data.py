@@ -24,8 +24,6 @@ from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit
 from qtool.frontends.data.unused_options import (
-    ARRAYS,
-    BATCHES,
     WINDOWS,
     check_used,
     check_values,
@@ -73,7 +71,7 @@ def load_data(
     without = without if labels is None else (*without, labels)
     chosen = parse_columns(options.column)
     if named or arrays:
-        check_used(source, (BATCHES if named else ARRAYS,), options)
+        check_used(source, (), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))

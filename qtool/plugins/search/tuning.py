@@ -23,7 +23,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError
-from qtool.core.frame_columns import in_column_order, input_columns, split_labels
+from qtool.core.frame_columns import columns_in_errors, in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.option_records import keywords_of
@@ -41,7 +41,6 @@ from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import Captured, Model, capture_model
-from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
 from qtool.planning.plan import QuantPlan
@@ -139,7 +138,7 @@ def tune(
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
-    with columns_in_errors(data, model, first):
+    with columns_in_errors(data):
         captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
     recipes = _recipes(how, accuracy, options.choices)
