@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,25 +291,10 @@ def load_inputs(
     except CaptureError as error:
         if not is_run_error(error):
             raise
-        likely = _shape_taken(model, parse_sizes(shape))
-        instead = f"; write --shape {likely}" if likely else ""
         raise click.BadParameter(
-            f"the model does not take samples of the shape {shape} ({error.problem}){instead}",
+            f"the model does not take samples of the shape {shape} ({error.problem})",
             param_hint="--shape",
         ) from error
-
-
-def _shape_taken(model: Any, sizes: Sequence[int]) -> str:
-    """Return the shape without the batch, or with channels first, if the model takes it."""
-    import torch
-
-    from qtool.core.data import to_batch
-    from qtool.frontends.torch.export_errors import eager_problem
-
-    for each in (sizes[1:], (*sizes[-1:], *sizes[:-1])):
-        if each and eager_problem(model, to_batch(torch.zeros(2, *each))) is None:
-            return ",".join(map(str, each))
-    return ""
 
 
 def _quantize_cache(model: Any, batches: Iterable[Any]) -> None:

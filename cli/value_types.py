@@ -23,9 +23,6 @@ class Real(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        percent = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", str(value).strip())
-        if percent is not None:
-            self.fail(f"'{value}' is a percentage; write {float(percent[1]) / 100:g}.", param, ctx)
         number = click.FLOAT.convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -97,10 +96,8 @@ def split_labels(data: Any, labels: ArrayLike | None) -> tuple[Any, ArrayLike | 
     if not isinstance(labels, str):
         return data, labels
     if labels not in keys:
-        close = get_close_matches(labels, keys, 1)
         raise DataError(
             f"the data has no column '{labels}' for the labels: it has {', '.join(keys)}",
-            *(DataEdit(f"give labels='{name}'") for name in close),
             DataEdit("give the values"),
         )
     others = data[[key for name, key in keys.items() if name != labels]]

@@ -41,29 +41,6 @@ def test_a_row_without_a_number(name: str) -> None:
     assert len(list(qtool.load_data(name, labels="price"))) == 2
 
 
-SPELLINGS = [
-    ("semi.csv", "a;b;c\n1,5;2,5;3,5\n", "DataError DataEdit", "(this one is '1,5')"),
-    ("thousands.csv", 'a,b,c\n"1,000",1,2\n', "DataError DataEdit", "(this one is '1,000')"),
-    ("shares.csv", "a,b,c\n1,10 %,2\n", "DataError DataEdit", "(this one is '10 %')"),
-    (
-        "dates.csv",
-        "when,a,b\n2020-01-01,1,2\n",
-        "DataError DataEdit --column --column",
-        "column='a,b'",
-    ),
-    ("x.xlsx", "", "DataError OtherFile", "save it as .csv"),
-    ("photos.zip", "", "DataError OtherFile", "unpack it, and give the folder"),
-    ("x.h5", "", "DataError OtherFile", "save its array with numpy.save"),
-    ("cat.png", "", "DataError OtherFile", "give its folder"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "kind", "said"), SPELLINGS)
-def test_other_forms_of_data(name: str, text: str, kind: str, said: str) -> None:
-    Path(name).write_text(text)
-    check_refused(lambda: qtool.load_data(name), kind, said)
-
-
 def test_true_and_false_are_numbers() -> None:
     Path("flags.csv").write_text("a,b\nTrue,0.5\nfalse,1.5\n")
     (batch,) = qtool.load_data("flags.csv")
