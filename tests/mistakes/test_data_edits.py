@@ -288,16 +288,6 @@ EDITS: dict[str, Edit] = {
     ),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-CODE = {
-    "give a dense tensor, {}",
-    "give its values, {}",
-    "convert it first ({}), {}",
-    "convert it first ({})",
-    "give batches, {} or those of a DataLoader",
-    "its channels are last: give {}",
-    "it runs on {}, so convert the batches with that{}{}{}",
-}
-"""Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 
 
 @pytest.fixture(autouse=True)
