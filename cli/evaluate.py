@@ -66,8 +66,7 @@ def command(
           --data examples/digits/eval.npz --labels labels
     """
     import qtool
-    from qtool.core.errors import FileError
-    from qtool.core.missing_files import missing
+    from qtool.core.errors import FileError, missing
     from qtool.core.paths import is_file
 
     if not is_file(int8_file):

@@ -35,12 +35,10 @@ def load_model(
     Raises:
         click.BadParameter: the model becomes two files, and the command takes one.
     """
-    from qtool.core.missing_files import check_task_folder
     from qtool.core.progress import track_task
     from qtool.core.torch_package import has_torch
 
     task, attention = options.task, options.attention
-    check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
     from qtool.core.data.noise_inputs import noise_input

@@ -25,7 +25,7 @@ from qtool.core.errors import DataError
 from qtool.core.frame_columns import columns_in_errors, input_columns
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.remedies import Argument

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError, FileError, OptionError, describe
-from qtool.core.missing_files import missing
+from qtool.core.errors import DataError, FileError, OptionError, describe, missing
 from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import model_file
 from qtool.core.paths import is_file

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from qtool.core.errors import DataError
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array

@@ -7,7 +7,7 @@ compares them with the tables below.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -70,6 +70,27 @@ CHOICES = (
 )
 
 _SIMILAR = 0.6  # of 1, for a suggestion
+
+_ORT = "ONNX Runtime on"
+
+PROFILE_TITLES: Mapping[str, str] = {
+    "tflite": "reference kernels of LiteRT",
+    "tflite-2": "reference kernels of newer LiteRT",
+    "tflite-micro": "reference kernels of TensorFlow Lite Micro",
+    "tflite-optimized": "optimized kernels of LiteRT on x86-64",
+    "xnnpack": "LiteRT with XNNPACK",
+    "onnxruntime-x64": f"{_ORT} x86-64 with VNNI",
+    "onnxruntime-avx2": f"{_ORT} x86-64 without VNNI (AVX2)",
+    "onnxruntime-sse41": f"{_ORT} x86-64 without AVX2 (SSE4.1)",
+    "onnxruntime-neon": f"{_ORT} 64-bit ARM",
+    "onnxruntime-wasm": f"{_ORT} WebAssembly",
+}
+"""Name of a profile -> the runtime and the processors."""
+
+
+def describe_profile(name: str) -> str:
+    """Return a name with its words."""
+    return f"{name} ({PROFILE_TITLES[name]})"
 
 
 def file_format(path: str | Path, requested: str) -> str:

@@ -1,4 +1,5 @@
-"""What to write for a tensor that lacks a batch, has its channels last, or has another type."""
+"""What to write for a tensor that lacks a batch, has its channels last, is not dense, or has
+another type."""
 
 from __future__ import annotations
 
@@ -81,3 +82,18 @@ def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEd
     if len(shape) == 4 and fits([shape[axis] for axis in (0, 3, 1, 2)]):
         return [_edit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
     return []
+
+
+def unsupported_layout(tensor: Any) -> tuple[str, DataEdit] | None:
+    """Return what a tensor is that is not dense, and what to give; None if it is."""
+    if tensor.is_nested:
+        return "nested", DataEdit("give a dense tensor, {}", "x.to_padded_tensor(0.0)")
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype})", DataEdit(
+            "give its values, {}", "x.dequantize()"
+        )
+    if str(tensor.layout) != "torch.strided":
+        return f"sparse ({tensor.layout})", DataEdit("give a dense tensor, {}", "x.to_dense()")
+    if tensor.is_meta:
+        return "on the meta device, without values", DataEdit("give a dense tensor")
+    return None

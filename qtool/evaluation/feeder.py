@@ -15,13 +15,11 @@ from qtool.core.array_batches import Items, in_batches_of, is_array, no_batch, w
 from qtool.core.columns import InputNames
 from qtool.core.errors import DataError
 from qtool.core.frame_columns import columns_in_errors
-from qtool.core.label_names import LABELS
-from qtool.core.leaf_names import by_input_name
+from qtool.core.leaf_names import LABELS, by_input_name
 from qtool.core.log import log_note
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit, Remedy
-from qtool.core.shape_remedies import shape_remedies, type_remedies
-from qtool.core.tensor_layouts import unsupported_layout
+from qtool.core.shape_remedies import shape_remedies, type_remedies, unsupported_layout
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.distributed import current

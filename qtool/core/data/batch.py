@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, describe
 from qtool.core.remedies import DataEdit
-from qtool.core.tensor_layouts import unsupported_layout
+from qtool.core.shape_remedies import unsupported_layout
 from qtool.core.types import Array
 from qtool.core.user_code import uncompiled
 

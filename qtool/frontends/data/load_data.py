@@ -17,9 +17,8 @@ from qtool.core.data.subset import first_samples
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.file_forms import IMAGES, SOUNDS
-from qtool.core.label_names import check_label_array
 from qtool.core.log import log_note
-from qtool.core.numpy_files import SUFFIXES, has_arrays
+from qtool.core.numpy_files import SUFFIXES, check_label_array, has_arrays
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, describe, missing
 from qtool.core.file_forms import IMAGES, SOUNDS
 from qtool.core.log import log_note, unlogged
-from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile
 from qtool.frontends.data.separated_values import read_lines

@@ -15,7 +15,7 @@ from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_files import TensorBatches
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
