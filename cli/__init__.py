@@ -75,8 +75,6 @@ class _Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in ("help", "version"):
-            ctx.fail(f"{args[0]} is an option: qtool --{args[0]}, or qtool COMMAND --help")
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(unknown_name("command", args[0], COMMANDS))
         name, command, rest = super().resolve_command(ctx, args)

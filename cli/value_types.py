@@ -111,8 +111,6 @@ class Name(click.ParamType):
             return checked
         for name in names:
             plain = name.partition(":")[0] if self.parameter else name
-            if self.parameter and plain.partition("=")[0] in self.known and "=" in plain:
-                self.fail(f"write {name.replace('=', ':', 1)}", param, ctx)
             if plain not in self.known:
                 self.fail(unknown_name(self.what, plain, self.known), param, ctx)
         return checked

@@ -157,7 +157,7 @@ EDITS: dict[str, Edit] = {
     ),
     "give numbers": (lambda: to_tensor(np.array(["cat"])), lambda: to_tensor(np.array([1.0]))),
     "give a dense tensor": (read(IMAGES.to("meta")), read(IMAGES)),
-    "rename the keys": (
+    "name its entries as the arguments": (
         captured_on(two_inputs, {"left": A, "right": B}),
         captured_on(two_inputs, {"a": A, "b": B}),
     ),
@@ -231,10 +231,6 @@ EDITS: dict[str, Edit] = {
     "give it as numbers, as the model was trained, or leave it out": (
         columns(a=["x", "y"]),
         columns(a=[0, 1]),
-    ),
-    "write the names of the columns in its first line": (
-        table("1.5,2\n2.5,3\n", labels="price"),
-        table("a,price\n1.5,2\n2.5,3\n", labels="price"),
     ),
     "quote texts that hold separators": (table("a,b\n1,5,0\n2,1\n"), table('a,b\n"1",0\n2,1\n')),
     "give samples of one kind": (

@@ -151,11 +151,7 @@ def choose_columns(
     targets = [] if label is None else [label] if label in table else label.split(",")
     for name in (*chosen, *targets):
         if name not in table:
-            named = [*table] != [str(i) for i in range(len(table))]
-            raise DataError(
-                f"{path} has no column '{name}'; its columns are {', '.join(table)}",
-                *([] if named else [DataEdit("write the names of the columns in its first line")]),
-            )
+            raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
     inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
