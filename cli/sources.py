@@ -138,13 +138,6 @@ def _apply_decoder_options(model: Any, options: ModelOptions) -> None:
             )
 
 
-def report_kept(files: Iterable[Path], source: str) -> None:
-    """Name files that stayed as they were, since they are not those of a model's folder."""
-    for kept in files:
-        own = Path(source) / kept.name
-        click.echo(f"{kept} differs from {own} and stays as it is", err=True)
-
-
 def load_model_without_weights(source: Path, options: ModelOptions) -> Any:
     """Load a model folder without its weights; None for an ONNX file, which is mapped.
 
