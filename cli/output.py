@@ -15,7 +15,7 @@ from qtool.cli.progress import logged_texts, meta
 from rich.console import Console
 from rich.text import Text
 
-from qtool.core.formats import printable
+from qtool.core.number_texts import printable
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.records import to_json
 from qtool.core.summary import Summary

@@ -15,7 +15,7 @@ from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData

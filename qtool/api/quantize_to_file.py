@@ -19,7 +19,7 @@ from qtool.api.stored_model import (
     refuse_blocks,
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond, whole_memory
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
 from qtool.core.downloads import local_model
@@ -102,16 +102,16 @@ def _memory_beyond(target: FileTarget, limit: int) -> int | None:
     """
     model = Path(str(target.source))
     if (beyond := memory_beyond(model, target.path, limit)) is not None:
-        size = formats.size(beyond)
+        size = number_texts.size(beyond)
         log_warning(f"converted block by block: as a whole {model} takes about {size}")
         return beyond
     needed, free = whole_memory(model), available_memory()
     if free is not None and needed > free:
-        size = formats.size(free)
+        size = number_texts.size(free)
         less = argument("--memory", size.replace(" ", ""))
         log_warning(
-            f"converting {model} as a whole takes about {formats.size(needed)}, and {size} are "
-            f"free; {less} converts it block by block"
+            f"converting {model} as a whole takes about {number_texts.size(needed)}, and {size} "
+            f"are free; {less} converts it block by block"
         )
     return None
 

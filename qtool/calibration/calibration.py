@@ -26,7 +26,7 @@ from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError, missing
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.paths import is_file
 from qtool.core.quant_params import QuantParams
 from qtool.core.random_inputs import Input

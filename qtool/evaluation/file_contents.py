@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qtool.backends.formats import is_model
 from qtool.core.errors import CalibrationError, FileError, missing
-from qtool.core.formats import table
+from qtool.core.number_texts import table
 from qtool.core.path_arguments import model_file
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Printed, Summary

@@ -10,7 +10,7 @@ from typing import Any
 from qtool.backends.formats import open_file
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import FileError
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.path_arguments import model_file
 from qtool.core.summary import Result, Summary
 
