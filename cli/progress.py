@@ -81,19 +81,19 @@ class _Stage:
     started: float = field(default_factory=time.monotonic)
     done: int = 0
 
-    def numbers(self) -> tuple[int | None, float, float | None]:
+    def numbers(self, now: float) -> tuple[int | None, float, float | None]:
         """Return the items in all, seconds so far and seconds left; None is not known.
 
         The total is not known once there are more items than were announced: batches of a model
         with a fixed number of samples are split.
         """
-        spent = time.monotonic() - self.started
+        spent = now - self.started
         total = None if self.total is None or self.done > self.total else self.total
         left = None if total is None or not self.done else spent / self.done * (total - self.done)
         return total, spent, left
 
     def __str__(self) -> str:
-        total, spent, left = self.numbers()
+        total, spent, left = self.numbers(time.monotonic())
         if not self.done:
             return f"{self.title}: {spent:.0f} s so far"
         of = "" if total is None else f" of {total}"
@@ -155,7 +155,7 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     def write() -> None:
         nonlocal last
         last = time.monotonic()
-        end, spent, left = stage.numbers()
+        end, spent, left = stage.numbers(last)
         event = {"event": "progress", "step": title, "done": stage.done, "total": end}
         numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
         click.echo(json.dumps(event | numbers), file)
