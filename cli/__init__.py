@@ -3,9 +3,8 @@
 A command parses its options, calls one function of the library, and saves and prints the result.
 
 Exit codes: 0 success; 1 a goal was missed or a comparison failed; 2 user error, reported in one
-sentence; 3 and 4 of `gate`: inconclusive, not comparable; 70 a bug in qtool, with a file to attach
-to a report of it; 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM; 141 the output pipe was
-closed.
+sentence; 3 and 4 of `gate`: inconclusive, not comparable; 70 a bug in qtool, with its
+traceback; 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM; 141 the output pipe was closed.
 """
 
 from __future__ import annotations
@@ -76,8 +75,6 @@ class _Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in ("help", "version"):
-            ctx.fail(f"{args[0]} is an option: qtool --{args[0]}, or qtool COMMAND --help")
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(unknown_name("command", args[0], COMMANDS))
         name, command, rest = super().resolve_command(ctx, args)

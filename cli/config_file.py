@@ -104,12 +104,8 @@ def _value(parameter: click.Parameter, value: Any, path: Path, key: str) -> Any:
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(each, str | int | float | bool) for each in values):
         raise FileError(f"{path}: {key} is {value!r:.40}", OtherFile(f"give {', '.join(_TEXTS)}"))
-    if any(isinstance(each, bool) for each in values):
-        if several or len(values) > 1 or not getattr(parameter, "is_flag", False):
-            raise FileError(f"{path}: {key} takes no true or false")
-        return value
     if getattr(parameter, "is_flag", False):
-        raise FileError(f"{path}: {key} is {value!r:.40}", OtherFile("give true or false"))
+        return value
     texts = [_located(parameter, str(each), path.parent) for each in values]
     return texts if several else ",".join(texts)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import options, output, source_options, sources
@@ -13,9 +12,6 @@ from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
-
-if TYPE_CHECKING:
-    from qtool.api.quantized_file import QuantizedFile
 
 
 @click.command("convert", cls=Command)
@@ -79,31 +75,4 @@ def command(
         file = replace(file, kept=write_next_to(model, loaded, path))
     else:
         file = writer.add(file)
-    show_file(file, as_json, model)
-    exit_if_missed(file)
-
-
-def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
-    """Print what was measured on a file that was written.
-
-    Args:
-        source: value of MODEL, for the names of files that stayed.
-    """
-    sources.report_kept(file.kept, source)
-    if as_json:
-        from qtool.cli.documents import ModelFile, Outcome
-
-        result = file.verification
-        notes = (*file.notes, *result.notes)
-        outcome = Outcome(file.passed and result.passed)
-        output.show_json(ModelFile.of(file), replace(result, notes=notes), outcome)
-    else:
-        output.show_summary(file.summary(), file.details())
-    for sentence in file.warnings:
-        output.warn(sentence)
-
-
-def exit_if_missed(file: QuantizedFile) -> None:
-    """Exit with 1 if a file misses a goal."""
-    if not file.passed:
-        raise SystemExit(1)
+    output.show_file(file, as_json, model)

@@ -11,16 +11,10 @@ from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
-from qtool.cli.value_types import COUNTS
+from qtool.cli.value_types import COUNT
 
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.evaluation.options import ReportOptions
-
-
-def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ...]) -> int:
-    if len(counts) > 1:
-        raise click.BadParameter("takes one number here; use `qtool bench` or `qtool report`")
-    return counts[0]
 
 
 @click.command("evaluate", cls=Command)
@@ -36,10 +30,9 @@ def _one_count(ctx: click.Context, param: click.Parameter, counts: tuple[int, ..
     record("measured", ReportOptions, "lower_is_better seconds"),
     click.option(
         "--threads",
-        default="1",
+        default=1,
         show_default=True,
-        type=COUNTS,
-        callback=_one_count,
+        type=COUNT,
         help="Number of threads to measure the latency with; `qtool bench` takes several.",
     ),
     options.runtime,
@@ -73,8 +66,7 @@ def command(
           --data examples/digits/eval.npz --labels labels
     """
     import qtool
-    from qtool.core.errors import FileError
-    from qtool.core.missing_files import missing
+    from qtool.core.errors import FileError, missing
     from qtool.core.paths import is_file
 
     if not is_file(int8_file):

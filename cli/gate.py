@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,10 @@ def command(
           --data examples/digits/eval.npz --labels labels
     """
     import qtool
-    from qtool.core.atomic import check_writable, write_atomic
+    from qtool.core.atomic import write_atomic
     from qtool.metrics.named_metrics import find_metric
 
-    for path in filter(None, (junit, badge, markdown)):
-        check_writable(path, file, against, *_read(data, labels))
-        if path.is_file():  # a run that ends in an error leaves none of an earlier one
-            path.unlink()
+    _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(data, labels))
     measure: Any = metric
     if metric is not None and ":" in metric:
         measure = options.load_metrics(metric)
@@ -123,6 +121,16 @@ def command(
         if as_json or output.is_quiet():  # the table has it
             click.echo(f"{result.outcome}: {result.reason()}", err=True)
         raise SystemExit(result.exit_code)
+
+
+def _remove_earlier(outputs: Iterable[Path], *inputs: Path) -> None:
+    """Remove results of an earlier run: one that ends in an error leaves none."""
+    from qtool.core.atomic import check_writable
+
+    for path in outputs:
+        check_writable(path, *inputs)
+        if path.is_file():
+            path.unlink()
 
 
 def _read(data: str | None, labels: str | None) -> list[Path]:

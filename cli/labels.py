@@ -91,7 +91,7 @@ def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[
 
 def note_labels(data: Path, model: Any = None) -> None:
     """Note that a file of arrays has labels, with which nothing is measured without --labels."""
-    from qtool.core.label_names import LABELS
+    from qtool.core.leaf_names import LABELS
     from qtool.core.log import log_note
     from qtool.core.numpy_files import array_names
     from qtool.core.torch_package import has_torch

@@ -6,7 +6,7 @@ import json
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli import envelope
@@ -15,16 +15,20 @@ from qtool.cli.progress import logged_texts, meta
 from rich.console import Console
 from rich.text import Text
 
-from qtool.core.formats import printable
+from qtool.core.number_texts import printable
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
+
+if TYPE_CHECKING:
+    from qtool.api.quantized_file import QuantizedFile
 
 __all__ = [
     "exit_if_missed",
     "length_of",
     "say",
     "show",
+    "show_file",
     "show_json",
     "show_report",
     "show_summary",
@@ -130,6 +134,29 @@ def show_summary(summary: Summary, details: str = "") -> None:
         _echo("".join(f"\n{line}" for line in filter(None, [details, *notes])))
     elif details and console.is_terminal:
         console.print("  details: -v", style="dim", highlight=False)
+
+
+def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
+    """Print what was measured on a file that was written, and exit with 1 if it misses a goal.
+
+    Args:
+        source: value of MODEL, for the names of files that stayed.
+    """
+    for kept in file.kept:
+        warn(f"{kept} differs from {Path(source) / kept.name} and stays as it is")
+    if as_json:
+        from qtool.cli.documents import ModelFile, Outcome
+
+        result = file.verification
+        notes = (*file.notes, *result.notes)
+        outcome = Outcome(file.passed and result.passed)
+        show_json(ModelFile.of(file), replace(result, notes=notes), outcome)
+    else:
+        show_summary(file.summary(), file.details())
+    for sentence in file.warnings:
+        warn(sentence)
+    if not file.passed:
+        raise SystemExit(1)
 
 
 def _styled(summary: Summary) -> Text:

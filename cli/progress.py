@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -22,13 +21,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
+    MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
     TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
 )
-from rich.text import Text
 
 from qtool.core.progress import LOGGER
 
@@ -36,12 +34,12 @@ EVENT_SECONDS = 1.0
 FIRST_LINE, NEXT_LINES = 10.0, 30.0  # seconds until a stage that has not ended says how far it is
 
 errors = Console(stderr=True)
-
-
-def _total(total: int | None, done: int) -> int | None:
-    """Return None once there are more items than were announced: batches of a model with a fixed
-    number of samples are split."""
-    return None if total is None or done > total else total
+_bars = Progress(
+    *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+    *(TimeElapsedColumn(), TimeRemainingColumn()),
+    console=errors,
+    transient=True,
+)
 
 
 def display(title: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
@@ -59,77 +57,48 @@ def meta() -> dict[str, Any]:
     return {} if context is None else context.meta
 
 
-_tasks: list[tuple[Progress, TaskID]] = []  # outermost first
-
-
 @contextmanager
 def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show one bar at a time: of nested steps, that of the innermost."""
-    columns = TextColumn("{task.description}"), BarColumn(), _HowFar()
-    bar = _tasks[-1][0] if _tasks else Progress(*columns, console=errors, transient=True)
-    if _tasks:
-        bar.update(_tasks[-1][1], visible=False)
-    else:
+    """Show a bar, below those of the stages around it."""
+    if not _bars.tasks:
         errors.file = errors.file  # also while standard error is silenced for torch
-        bar.start()
-    task = bar.add_task(title, total=total)
-    _tasks.append((bar, task))
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        bar.update(task, completed=done, total=None if total is None else max(total, done))
-
+        _bars.start()
+    task = _bars.add_task(title, total=total)
     try:
-        yield advance
+        yield lambda: _bars.advance(task)
     finally:
-        _tasks.remove((bar, task))
-        if _tasks:
-            bar.remove_task(task)
-            bar.update(_tasks[-1][1], visible=True)
-        else:
-            bar.stop()
-
-
-class _HowFar(ProgressColumn):
-    """Items, time so far and time left of a stage."""
-
-    def render(self, task: Task) -> Text:
-        total = None if task.total is None else int(task.total)
-        return Text(_how_far(int(task.completed), total, task.elapsed or 0.0))
-
-
-def _how_far(done: int, total: int | None, spent: float) -> str:
-    """Return what is known of a stage: "3 of 10 after 6 s, 14 s left" or "6 s so far".
-
-    Args:
-        done: items so far.
-        total: items in all; None if unknown.
-        spent: seconds so far.
-    """
-    end = _total(total, done)
-    if not done:
-        return f"{_seconds(spent)} so far"
-    of = "" if end is None else f" of {end}"
-    left = "" if end is None else f", {_seconds(spent / done * (end - done))} left"
-    return f"{done}{of} after {_seconds(spent)}{left}"
+        _bars.remove_task(task)
+        if not _bars.tasks:
+            _bars.stop()
 
 
 @dataclass
 class _Stage:
-    """A stage whose progress is printed as lines."""
+    """How far a stage is."""
 
     title: str
     total: int | None
     started: float = field(default_factory=time.monotonic)
     done: int = 0
 
-    def advance(self) -> None:
-        self.done += 1
+    def numbers(self, now: float) -> tuple[int | None, float, float | None]:
+        """Return the items in all, seconds so far and seconds left; None is not known.
+
+        The total is not known once there are more items than were announced: batches of a model
+        with a fixed number of samples are split.
+        """
+        spent = now - self.started
+        total = None if self.total is None or self.done > self.total else self.total
+        left = None if total is None or not self.done else spent / self.done * (total - self.done)
+        return total, spent, left
 
     def __str__(self) -> str:
-        return f"{self.title}: {_how_far(self.done, self.total, time.monotonic() - self.started)}"
+        total, spent, left = self.numbers(time.monotonic())
+        if not self.done:
+            return f"{self.title}: {spent:.0f} s so far"
+        of = "" if total is None else f" of {total}"
+        rest = "" if left is None else f", {left:.0f} s left"
+        return f"{self.title}: {self.done}{of} after {spent:.0f} s{rest}"
 
 
 _open: list[_Stage] = []  # outermost first
@@ -139,13 +108,16 @@ _open: list[_Stage] = []  # outermost first
 def _lines(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     """Print how far a stage is, after ten seconds and then every half minute, with the stages
     inside; also while a single item takes that long."""
-    stage = _Stage(title, total)
-    # standard error is silenced while torch captures
-    beat = nullcontext() if _open else _beating(partial(_print_stages, sys.stderr))
+    stage, file = _Stage(title, total), sys.stderr  # silenced while torch captures
+    beat = nullcontext() if _open else _beating(lambda: _print_stages(file))
     _open.append(stage)
+
+    def advance() -> None:
+        stage.done += 1
+
     try:
         with beat:
-            yield stage.advance
+            yield advance
     finally:
         _open.remove(stage)
 
@@ -174,29 +146,23 @@ def _beating(write: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.0f} s"
-
-
 @contextmanager
 def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     """Write an event at the start, at the end, and at most every second in between."""
-    started = last = time.monotonic()
-    done, file = 0, sys.stderr
+    stage, file = _Stage(title, total), sys.stderr
+    last = stage.started
 
     def write() -> None:
         nonlocal last
         last = time.monotonic()
-        spent, end = last - started, _total(total, done)
-        left = spent / done * (end - done) if done and end is not None else None
-        event = {"event": "progress", "step": title, "done": done, "total": end}
+        end, spent, left = stage.numbers(last)
+        event = {"event": "progress", "step": title, "done": stage.done, "total": end}
         numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
         click.echo(json.dumps(event | numbers), file)
 
     def advance() -> None:
-        nonlocal done
-        done += 1
-        if time.monotonic() - last >= EVENT_SECONDS and done != total:
+        stage.done += 1
+        if time.monotonic() - last >= EVENT_SECONDS and stage.done != total:
             write()
 
     write()
@@ -217,7 +183,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
         logged_texts().add(text)
-        if _tasks:
+        if _bars.tasks:
             errors.print(f"[dim]{escape(text)}[/dim]", highlight=False)
         else:
             click.echo(text, err=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, source_options, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.labels import labels_within
 from qtool.cli.reading import NO_DATA, Reading, reads
 from qtool.cli.records import record
@@ -129,5 +128,4 @@ def command(
         has_data,
     )
     for written in quantize_source(source, place, how, memory):
-        show_file(written, as_json, model)
-        exit_if_missed(written)
+        output.show_file(written, as_json, model)

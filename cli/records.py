@@ -14,9 +14,9 @@ from qtool.cli import value_types
 from qtool.cli.source_options import Path_
 from qtool.cli.value_types import COUNT, COUNTS, Real
 
-from qtool.core.json_schema import attribute_texts
 from qtool.core.limits import MOST, Range
 from qtool.core.option_records import Option, options_of
+from qtool.core.records import attribute_texts
 from qtool.core.text_files import read_toml_or_json
 
 

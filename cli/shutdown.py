@@ -11,7 +11,6 @@ import platform
 import shlex
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
@@ -32,9 +31,6 @@ _CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
 _TORCH_NO_MEMORY = "can't allocate memory"  # of a RuntimeError
 
 _STDERR = 2
-
-_DEBUG = "QTOOL_DEBUG"
-"""Environment variable: if set, the traceback is also printed."""
 
 _PACKAGES = ("qtool", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "numpy")
 
@@ -191,40 +187,15 @@ class InternalError(click.ClickException):
 
 
 def _internal_error(error: BaseException) -> InternalError:
-    """Return the error to show for an unexpected exception.
-
-    Its details (command, versions, traceback) are written to a file in the folder for temporary
-    files; with QTOOL_DEBUG they are also printed.
-    """
+    """Return the error to show for an unexpected exception, whose traceback is printed first."""
     from qtool.core.errors import QtoolError, describe
-
-    details = _details(error)
-    if os.environ.get(_DEBUG):
-        click.echo(details, err=True)
-    where = _write(details)
-    attach = f"and attach {where}" if where else f"with what {_DEBUG}=1 prints"
-    one_line = QtoolError(
-        f"internal error, a bug in qtool: {describe(error)}; please report it {attach} (command, "
-        "versions and traceback, no data)"
-    )
-    return InternalError(str(one_line))
-
-
-def _details(error: BaseException) -> str:
     from qtool.core.versions import version_of
 
+    click.echo("".join(traceback.format_exception(error)), err=True)
     versions = ", ".join(f"{name} {version_of(name) or '-'}" for name in _PACKAGES)
-    lines = traceback.format_exception(error)
     system = f"Python {platform.python_version()}, {platform.platform()}"
-    return f"command: {shlex.join(sys.argv)}\nversions: {versions}; {system}\n\n{''.join(lines)}"
-
-
-def _write(details: str) -> Path | None:
-    """Write the details to a new file; None if that is impossible."""
-    try:
-        handle, name = tempfile.mkstemp(prefix="qtool-error-", suffix=".txt")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(details)
-    except OSError:
-        return None
-    return Path(name)
+    click.echo(f"command: {shlex.join(sys.argv)}\nversions: {versions}; {system}\n", err=True)
+    one_line = QtoolError(
+        f"internal error, a bug in qtool: {describe(error)}; please report it with the lines above"
+    )
+    return InternalError(str(one_line))

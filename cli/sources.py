@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData
@@ -35,12 +35,10 @@ def load_model(
     Raises:
         click.BadParameter: the model becomes two files, and the command takes one.
     """
-    from qtool.core.missing_files import check_task_folder
     from qtool.core.progress import track_task
     from qtool.core.torch_package import has_torch
 
     task, attention = options.task, options.attention
-    check_task_folder(source, task)  # before torch is imported
     if not has_torch():
         return _float_file(source)
     from qtool.core.data.noise_inputs import noise_input
@@ -138,13 +136,6 @@ def _apply_decoder_options(model: Any, options: ModelOptions) -> None:
             raise click.BadParameter(
                 "it is for --task text-generation-with-past; leave it out", param_hint=f"--{name}"
             )
-
-
-def report_kept(files: Iterable[Path], source: str) -> None:
-    """Name files that stayed as they were, since they are not those of a model's folder."""
-    for kept in files:
-        own = Path(source) / kept.name
-        click.echo(f"{kept} differs from {own} and stays as it is", err=True)
 
 
 def load_model_without_weights(source: Path, options: ModelOptions) -> Any:
@@ -291,25 +282,10 @@ def load_inputs(
     except CaptureError as error:
         if not is_run_error(error):
             raise
-        likely = _shape_taken(model, parse_sizes(shape))
-        instead = f"; write --shape {likely}" if likely else ""
         raise click.BadParameter(
-            f"the model does not take samples of the shape {shape} ({error.problem}){instead}",
+            f"the model does not take samples of the shape {shape} ({error.problem})",
             param_hint="--shape",
         ) from error
-
-
-def _shape_taken(model: Any, sizes: Sequence[int]) -> str:
-    """Return the shape without the batch, or with channels first, if the model takes it."""
-    import torch
-
-    from qtool.core.data import to_batch
-    from qtool.frontends.torch.export_errors import eager_problem
-
-    for each in (sizes[1:], (*sizes[-1:], *sizes[:-1])):
-        if each and eager_problem(model, to_batch(torch.zeros(2, *each))) is None:
-            return ",".join(map(str, each))
-    return ""
 
 
 def _quantize_cache(model: Any, batches: Iterable[Any]) -> None:

@@ -23,9 +23,6 @@ class Real(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        percent = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", str(value).strip())
-        if percent is not None:
-            self.fail(f"'{value}' is a percentage; write {float(percent[1]) / 100:g}.", param, ctx)
         number = click.FLOAT.convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -114,8 +111,6 @@ class Name(click.ParamType):
             return checked
         for name in names:
             plain = name.partition(":")[0] if self.parameter else name
-            if self.parameter and plain.partition("=")[0] in self.known and "=" in plain:
-                self.fail(f"write {name.replace('=', ':', 1)}", param, ctx)
             if plain not in self.known:
                 self.fail(unknown_name(self.what, plain, self.known), param, ctx)
         return checked

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin
 import click
 from qtool.cli.command import Command
 
-from qtool.core.json_schema import is_record, json_fields, summary
+from qtool.core.records import is_record, json_fields, summary
 
 __all__ = ["MARK", "PAGES"]
 

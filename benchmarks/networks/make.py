@@ -48,7 +48,7 @@ qtool.capture_model(model, inputs).export_float("float.tflite", "tflite")
 """
 REMEDY = re.compile(r"--(?:batch-size|dynamic|fix|samples|states|shape) [^\s`',;)]+")
 INTERNAL = {
-    "traceback": r"Traceback|File \"|qtool-error",
+    "traceback": r"Traceback|File \"",
     "library warning": r"\w*Warning: |warnings\.warn|\[W:onnxruntime|site-packages",
     "python value": r"<built-in|<class '|<function| object at 0x|tensor\(|FakeTensor|SymInt",
     "operator of torch": r"aten[.:]|prims[.:]|call_function|_ops\.py|sym_",

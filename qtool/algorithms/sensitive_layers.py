@@ -30,8 +30,8 @@ from qtool.algorithms.registry import SENSITIVE_LAYERS
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError
-from qtool.core.formats import quantity
 from qtool.core.graph.executor import Executor
+from qtool.core.number_texts import quantity
 from qtool.core.ops import row_of
 from qtool.core.summary import group_names
 from qtool.planning import targets, weight_only

@@ -19,6 +19,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import CaptureError, DataError, VerificationError
+from qtool.core.frame_columns import columns_in_errors
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
 from qtool.core.progress import no_progress
@@ -36,7 +37,6 @@ from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.model_inputs import check_cache, describe_input
 from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured, Model, capture_model
-from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.planning.targets import DEFAULT
 
@@ -66,7 +66,7 @@ def captured_source(
     check_cached(file, model)
     own, stream = peek(data.batches, data_module(model))
     first = broadcast_first_batch(ranks, own, "evaluation")
-    with columns_in_errors(data.batches, model, first):
+    with columns_in_errors(data.batches):
         captured = capture_model(model, first, dynamic)
     check_cache(file, captured.graph.inputs)
     if not other_model:

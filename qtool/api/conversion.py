@@ -33,7 +33,6 @@ from qtool.core.graph.edit import exclusive
 from qtool.core.log import log_warning
 from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
@@ -100,7 +99,6 @@ def calibrate(
     return replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
 
 
-@accepts_paths(mixed="calibration")
 @keywords_of(QuantizeOptions, "observer", "measure")
 def convert(
     model: Model | Captured,

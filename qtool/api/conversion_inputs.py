@@ -22,10 +22,10 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
-from qtool.core.frame_columns import input_columns
+from qtool.core.frame_columns import columns_in_errors, input_columns
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.remedies import Argument
@@ -34,7 +34,6 @@ from qtool.core.user_code import uncompiled
 from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, Model, capture_model
-from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.example_inputs import is_default
@@ -75,7 +74,7 @@ def capture_data(
     if own is not None:
         own.check_finite(0)
     first = broadcast_first_batch(current(), own)
-    with columns_in_errors(data, model, first):
+    with columns_in_errors(data):
         captured = capture_model(model, first, dynamic)
     with unlogged():  # who measures with the labels says how they are numbered
         labels = labelled_classes(data, len(_arguments(model)))

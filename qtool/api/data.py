@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.core.data_options import DataKeywords, DataOptions
 from qtool.core.downloads import local_model
-from qtool.core.label_names import check_label_array
-from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
+from qtool.core.numpy_files import SUFFIXES, NumpyFiles, check_label_array, has_arrays
 from qtool.core.option_records import keywords_of
 from qtool.core.torch_package import has_torch, torch_error
 
@@ -67,16 +66,20 @@ def load_data(
 
         others: dict[str, Any] = {"model": model, "model_folder": model_folder, "without": without}
         return load(source, batch_size, options, labels=labels, **others)
-    path = Path(source)
-    if path.suffix not in SUFFIXES and not has_arrays(path):
-        raise torch_error(
-            f"{source} is neither a .npy or .npz file nor a folder of them; other data"
-        )
     named = {"model": model, "model_folder": model_folder, **options.chosen()}
     if other := next((name for name in named if named[name] and name != "samples"), ""):
         raise torch_error(f"{other} of load_data")
+    return _array_files(Path(source), batch_size, without, labels, options.samples)
+
+
+def _array_files(
+    path: Path, batch_size: int, without: tuple[str, ...], labels: str | None, samples: int | None
+) -> NumpyFiles:
+    """Return the arrays of files as batches, where torch is not installed."""
+    if path.suffix not in SUFFIXES and not has_arrays(path):
+        raise torch_error(f"{path} is neither a .npy or .npz file nor a folder of them; other data")
     without = without if labels is None else (*without, labels)
-    files = NumpyFiles(path, batch_size, without, options.samples)
+    files = NumpyFiles(path, batch_size, without, samples)
     files.files()
     if labels is not None:
         check_label_array(files, labels)

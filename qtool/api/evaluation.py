@@ -13,7 +13,7 @@ from qtool.backends.formats import open_file, open_model
 from qtool.core.atomic import scratch_folder
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from qtool.frontends.captured_model import Captured, Model
 
 
-@accepts_paths("file", mixed="model", models="file model")
 @collective
 def evaluate(
     file: str | Path,
@@ -83,6 +82,7 @@ def evaluate(
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
+    file = model_file(file)
     opened = open_file(file)  # says why it is malformed
     metrics = labels, function, where, lower_is_better
     judged = LabelledData(data, *metrics, columns=calibrated_columns(file))

@@ -6,7 +6,7 @@ reports like built-in parts. A second one of the same name is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,27 +105,22 @@ def register_target(target: Target) -> None:
     where = f"target '{target.name}'"
     known = {op.key for op in ops.rows()}
     named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.file.implicit_fusions}
-    if unknown := sorted((named | target.file.passthrough_on_codes) - known):
-        raise PlanError(
-            f"{where} names '{unknown[0]}', which is not an operator",
-            CallEdit("name keys of qtool.core.ops.rows()"),
-        )
+    formats_known = {name for each in formats.FORMATS for name in each.names}
+    entries: tuple[tuple[str, Iterable[str], Container[str]], ...] = (
+        ("operator", named | target.file.passthrough_on_codes, known),
+        ("pass", target.rewrites, passes.FOR_TARGETS),
+        ("runtime", filter(None, [target.runtime]), runtimes.RUNTIMES),
+        ("format", target.file.formats, formats_known),
+    )
+    for what, names, registered in entries:
+        if unknown := sorted(name for name in names if name not in registered):
+            raise PlanError(
+                f"{where} has the unknown {what} '{unknown[0]}'", CallEdit("register it first")
+            )
     if twice := sorted(target.kernels.keys() & target.no_kernel.keys()):
         raise PlanError(
             f"{where} has a kernel for '{twice[0]}' and a reason why it has none",
             CallEdit("remove one"),
-        )
-    if unknown := sorted(set(target.rewrites) - passes.FOR_TARGETS.keys()):
-        raise PlanError(
-            f"{where} uses the unknown pass '{unknown[0]}'", CallEdit("register it first")
-        )
-    if target.runtime is not None and target.runtime not in runtimes.RUNTIMES:
-        raise PlanError(
-            f"{where} has the unknown runtime '{target.runtime}'", CallEdit("register it first")
-        )
-    if unknown := sorted(set(target.file.formats) - {n for f in formats.FORMATS for n in f.names}):
-        raise PlanError(
-            f"{where} has the unknown format '{unknown[0]}'", CallEdit("register it first")
         )
     others = [runtime.name for f in formats.FORMATS for runtime in f.other_runtimes]
     if target.timed_in and target.timed_in not in others:

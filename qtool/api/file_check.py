@@ -11,7 +11,7 @@ from qtool.backends.formats import check_quantized, open_file
 from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.backends.onnxruntime.two_sessions import compare_sessions
 from qtool.core.frame_columns import in_column_order
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
 from qtool.core.types import Progress
@@ -21,7 +21,6 @@ from qtool.evaluation.model_inputs import random_inputs
 from qtool.verification import FileCheck
 
 
-@accepts_paths("file", models="file")
 def verify(
     file: str | Path,
     data: Iterable[Any] | None = None,
@@ -57,9 +56,10 @@ def verify(
     Example:
         >>> assert qtool.verify("model.int8.onnx").passed
     """
+    file = model_file(file)
     check_quantized(file)
     if not has_torch():
-        return _without_engine(Path(file), data, samples, batch_size, progress)
+        return _without_engine(file, data, samples, batch_size, progress)
     opened = open_file(file)  # before a session: says why it is malformed
     if data is not None:
         for columns in calibrated_columns(file):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qtool.backends.formats import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import VerificationError
+from qtool.core.path_arguments import model_file
 from qtool.core.torch_package import has_torch, torch_error
 from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import FLOAT
@@ -68,8 +69,9 @@ def float_source(
             other fixed inputs.
     """
     if isinstance(model, str | Path):
+        model = model_file(model)
         open_file(model)  # says why it is malformed
-        model = _runnable(Path(model), Path(file))
+        model = _runnable(model, Path(file))
     if not isinstance(model, Path):
         if not has_torch():
             none = f"a report without the float file as {argument('--model')}"

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from qtool.backends.formats import open_file
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.evaluation.gate.gate import run_gate
@@ -24,7 +24,6 @@ from qtool.metrics.named_metrics import AGREEMENT, user_metric
 from qtool.metrics.vector_output import folders_of, read_pooling
 
 
-@accepts_paths("file", "against", "processor", models="file against")
 def gate(
     file: str | Path,
     against: str | Path,
@@ -86,15 +85,16 @@ def gate(
     Range(0.5, 1, low_open=True, high_open=True).check("confidence", confidence)
     Range(low=0).check("seconds", seconds)
     THREADS.check("threads", threads)
+    file, against = model_file(file), model_file(against)
     open_file(against)
     if metric is None:
         metric = PERPLEXITY if is_decoder(against) else AGREEMENT
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
-    data = own_texts(Path(against), labels, progress) if data is None else data
+    data = own_texts(against, labels, progress) if data is None else data
     judged = LabelledData(data, labels, columns=calibrated_columns(file))
     folders = [] if processor is None else [Path(processor)]
-    folders += folders_of((Path(file), Path(against)))
+    folders += folders_of((file, against))
     options = GateOptions(
         chosen,
         max_drop,
@@ -106,4 +106,4 @@ def gate(
         seconds,
         read_pooling(folders if isinstance(metric, str) else ()),
     )
-    return run_gate(Path(file), Path(against), judged, options, progress)
+    return run_gate(file, against, judged, options, progress)

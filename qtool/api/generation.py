@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError, FileError, OptionError, describe
-from qtool.core.missing_files import missing
+from qtool.core.errors import DataError, FileError, OptionError, describe, missing
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
 from qtool.evaluation.generation import Generation, context_size, end_tokens
@@ -33,7 +32,6 @@ _SIZES = ("config.json", "genai_config.json")
 _T = TypeVar("_T")
 
 
-@accepts_paths("file", "model", "tokenizer", models="file")
 @keywords_of(GenerationOptions)
 def generate(
     file: str | Path,
@@ -66,13 +64,14 @@ def generate(
     options = GenerationOptions(**keywords)
     if model is not None and options.temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
-    if not is_file(Path(file)):
+    file = model_file(file)
+    if not is_file(file):
         raise missing(file, FileError)
-    folder = model_folder_of(Path(file)) if tokenizer is None else Path(tokenizer)
+    folder = model_folder_of(file) if tokenizer is None else Path(tokenizer)
     try:
         loaded = load_tokenizer(folder)
     except DataError:
-        CachedDecoder(Path(file), 1)  # that the file is no language model comes first
+        CachedDecoder(file, 1)  # that the file is no language model comes first
         raise
     result = generation.generate(
         file,

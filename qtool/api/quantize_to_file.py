@@ -19,7 +19,7 @@ from qtool.api.stored_model import (
     refuse_blocks,
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond, whole_memory
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeOptions
 from qtool.core.downloads import local_model
@@ -29,7 +29,6 @@ from qtool.core.memory import available_memory
 from qtool.core.numpy_files import check_source
 from qtool.core.on_use import OnUse
 from qtool.core.option_records import arguments_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Argument, CallEdit, Remedy
 from qtool.distributed import current
 from qtool.frontends.captured_model import Captured, Model
@@ -103,21 +102,20 @@ def _memory_beyond(target: FileTarget, limit: int) -> int | None:
     """
     model = Path(str(target.source))
     if (beyond := memory_beyond(model, target.path, limit)) is not None:
-        size = formats.size(beyond)
+        size = number_texts.size(beyond)
         log_warning(f"converted block by block: as a whole {model} takes about {size}")
         return beyond
     needed, free = whole_memory(model), available_memory()
     if free is not None and needed > free:
-        size = formats.size(free)
+        size = number_texts.size(free)
         less = argument("--memory", size.replace(" ", ""))
         log_warning(
-            f"converting {model} as a whole takes about {formats.size(needed)}, and {size} are "
-            f"free; {less} converts it block by block"
+            f"converting {model} as a whole takes about {number_texts.size(needed)}, and {size} "
+            f"are free; {less} converts it block by block"
         )
     return None
 
 
-@accepts_paths("path")
 def quantize_to_files(
     model: Model | Captured | str | Path,
     data: Iterable[Any] | str | Path | None,

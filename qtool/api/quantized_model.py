@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.on_use import OnUse
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.options import ReportOptions
@@ -58,7 +57,6 @@ class QuantizedModel(Quantized):
         self, path: str | Path, verify: bool = True, **form: Unpack[ExportKeywords]
     ) -> Verification | None: ...
 
-    @accepts_paths("path")
     def export(
         self,
         path: str | Path,
@@ -108,7 +106,6 @@ class QuantizedModel(Quantized):
             return ()
         return tuple(filter(None, [speedup.warning()]))
 
-    @accepts_paths("folder")
     def report(
         self,
         data: Iterable[Any],
@@ -151,7 +148,6 @@ class QuantizedModel(Quantized):
             report = _build_report(subjects, judged, options, layers=layers, folder=kept, bars=bars)
             return pages.write(report, file)
 
-    @accepts_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
         """Time an exported file and the float model; None if its target does not run here.
 

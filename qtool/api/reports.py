@@ -14,7 +14,7 @@ from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
 from qtool.core.errors import OptionError
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import CallEdit, Omission
 from qtool.core.torch_package import has_torch, torch_error
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from qtool.frontends.captured_model import Captured, Model
 
 
-@accepts_paths("files", "folder", "reference", models="files reference")
 def compare(
     files: Sequence[str | Path],
     data: Iterable[Any],
@@ -81,7 +80,6 @@ def compare(
     return report if pages is None else pages.write(report)
 
 
-@accepts_paths("folder", mixed="source model calibration", models="source")
 @keywords_of(QuantizeOptions, "measure")
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
@@ -142,7 +140,7 @@ def report(
             bars=bars,
         )
     current().continue_on_rank_zero()  # no work to share
-    file = Path(source)
+    file = model_file(source)
     opened, options = open_file(file), (options or ReportOptions()).titled(file.name)
     judged = LabelledData(data, *options.metrics, columns=calibrated_columns(file))
     judged.check(options.goals.drop)

@@ -16,14 +16,13 @@ from qtool.api.quantized_file import (
     with_accuracy,
 )
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import whole_texts
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.on_use import OnUse
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
@@ -78,7 +77,6 @@ class StoredModel:
         return cls(path, module, *sizes)
 
 
-@accepts_paths("folder", "path")
 @keywords_of(QuantizeOptions, "measure")
 def quantize_by_blocks(
     folder: str | Path,
@@ -193,7 +191,7 @@ def refuse_blocks(model: str | Path, needed: int, refused: Mapping[str, Remedy])
         OptionError: something is.
     """
     if option := next(iter(refused), None):
-        size = formats.size(needed + needed // 50)  # printed with three digits
+        size = number_texts.size(needed + needed // 50)  # printed with three digits
         raise OptionError(
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
             f"where {option} is not possible",
@@ -268,5 +266,5 @@ def accuracy_of_blocks(
 
 
 def _not_measured(file: QuantizedFile, what: str, needed: int, memory: int) -> QuantizedFile:
-    sizes = map(formats.size, (needed, memory))
+    sizes = map(number_texts.size, (needed, memory))
     return replace(file, unmeasured=_TOO_LARGE.format(what, *sizes))

@@ -9,9 +9,8 @@ from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.session import OtherRuntime, Session, in_order_of
 from qtool.core import plugins
-from qtool.core.errors import FileError, OptionError, PlanError
+from qtool.core.errors import FileError, OptionError, PlanError, missing
 from qtool.core.file_forms import is_tflite
-from qtool.core.missing_files import missing
 from qtool.core.on_use import load
 from qtool.core.option_names import (
     C_SUFFIXES,

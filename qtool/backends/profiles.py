@@ -24,8 +24,8 @@ from qtool.backends.onnxruntime.kernels.common import scale_sums
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.core.errors import KernelError
 from qtool.core.on_use import OnUse
+from qtool.core.option_names import PROFILE_TITLES, describe_profile
 from qtool.core.plugins import part, parts
-from qtool.core.profile_titles import PROFILE_TITLES, describe_profile
 from qtool.core.remedies import CallEdit
 
 Binder = Callable[..., Kernel]

@@ -13,7 +13,7 @@ import torch
 from qtool.backends.onnx.storage import model_files
 from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.data import Batch
 from qtool.core.summary import group_names
 from qtool.core.types import Change
@@ -101,7 +101,7 @@ def blocks_table(blocks: Sequence[BlockRecord]) -> str:
         )
         for block in blocks
     ]
-    return formats.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
+    return number_texts.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
 
 
 def changes_of(

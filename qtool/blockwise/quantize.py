@@ -32,8 +32,8 @@ from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
 from qtool.blockwise.stored_data import store_data
 from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
-from qtool.core import formats
 from qtool.core import graph as G
+from qtool.core import number_texts
 from qtool.core.atomic import check_writable
 from qtool.core.conversion_options import DynamicSizes, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import Batch, batches
@@ -285,8 +285,8 @@ def cut_into_parts(
         size = sum(map(weight_bytes, part.calls))
         if size > block and len(part.calls) > 1:
             raise PlanError(
-                f"the part {part.name} of the recipe has {formats.size(size)} of float32 weights, "
-                f"more than a block of {formats.size(block)}",
+                f"the part {part.name} of the recipe has {number_texts.size(size)} of float32 "
+                f"weights, more than a block of {number_texts.size(block)}",
                 CallEdit("give more memory"),
                 CallEdit("leave out parts"),
             )

@@ -25,10 +25,8 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.downloads import check_download, unreadable
-from qtool.core.errors import MALFORMED, CalibrationError, PlanError
-from qtool.core.formats import quantity
-from qtool.core.missing_files import missing
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.errors import MALFORMED, CalibrationError, PlanError, missing
+from qtool.core.number_texts import quantity
 from qtool.core.paths import is_file
 from qtool.core.quant_params import QuantParams
 from qtool.core.random_inputs import Input
@@ -157,7 +155,6 @@ class Calibration(Summarized):
             ranges.append((name, float(low), float(high)))
         return ranges
 
-    @accepts_paths("path")
     def save(self, path: str | Path) -> None:
         """Write the file atomically."""
         write_atomic(path, self.to_bytes())
@@ -187,7 +184,6 @@ class Calibration(Summarized):
         return safetensors.numpy.save(tensors, metadata)
 
     @classmethod
-    @accepts_paths("path")
     def load(cls, path: str | Path) -> Calibration:
         """Read a file written by `save`.
 

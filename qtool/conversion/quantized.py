@@ -37,7 +37,6 @@ from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.in_process import InProcess
 from qtool.core.memory import relaxed_gc
 from qtool.core.option_names import file_format
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.summary import Summarized, Summary
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.targets import check_format, target
@@ -183,7 +182,6 @@ class Quantized(Summarized, InProcess):
         check_format(target(self.plan.target).name, format)
         return copy.deepcopy(self._onnx.model(format))  # the stored one stays as it is
 
-    @accepts_paths("path")
     @exclusive
     @relaxed_gc()
     def export(
@@ -267,7 +265,6 @@ class Quantized(Summarized, InProcess):
             checked.other_sizes,
         )
 
-    @accepts_paths("path")
     @exclusive
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
         """Check an exported file against this model.

@@ -5,12 +5,10 @@ Sentences for users name arguments by `argument`, so that everybody reads what t
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -47,21 +45,6 @@ def options_in_messages() -> Iterator[None]:
 def python_only(*remedies: T) -> tuple[T, ...]:
     """Return what a user of Python can do; nothing in a command, which has no such argument."""
     return () if _on_command_line else remedies
-
-
-def check_keywords(call: Callable[..., Any], keywords: Iterable[str]) -> None:
-    """Check that a function has arguments of these names, or none that are similar.
-
-    Raises:
-        TypeError: it has not; with the name that is meant.
-    """
-    parameters = inspect.signature(call).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return
-    for name in keywords:
-        if name not in parameters and (near := difflib.get_close_matches(name, parameters, 1)):
-            wrong = f"{call.__name__}() got an unexpected keyword argument '{name}'"
-            raise TypeError(f"{wrong}; did you mean '{near[0]}'?")
 
 
 def argument(option: str, value: object = None) -> str:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from qtool.core.errors import DataError
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
@@ -105,34 +105,17 @@ def _several_inputs(
     if not missing:
         _note_unused(others)
         return named
-    alike = {each: get_close_matches(each, others, 1) for each in missing}
-    if len(missing) > 1 or len(others) < 2 or any(alike.values()):
-        raise _no_column(columns, sorted(required), missing, others, alike)
-    together = {name: column_numbers(name, columns[name]) for name in others}
-    if wide := [name for name, a in together.items() if a.ndim > 1]:
-        raise _no_column(columns, sorted(required), missing, wide, alike)
+    one = len(missing) == 1 < len(others) and not get_close_matches(missing[0], others, 1)
+    together = {name: column_numbers(name, columns[name]) for name in others if one}
+    if not one or any(array.ndim > 1 for array in together.values()):
+        raise DataError(
+            f"the model takes {', '.join(sorted(required))}, the table has the columns "
+            f"{', '.join(columns)}: none is '{missing[0]}'",
+            DataEdit("name the columns as the inputs"),
+            DataEdit("give an array per input, in a dict or an .npz file"),
+        )
     log_note(f"the columns {', '.join(others)} are the input '{missing[0]}'")
     return {**named, missing[0]: _together(together)}
-
-
-def _no_column(
-    columns: Columns,
-    required: Sequence[str],
-    missing: Sequence[str],
-    others: Sequence[str],
-    alike: Mapping[str, Sequence[str]],
-) -> DataError:
-    """Return the error of a table that has no column for an input."""
-    renames = {match[0]: each for each, match in alike.items() if match}
-    if not renames and len(missing) == len(others) == 1:
-        renames = {others[0]: missing[0]}
-    edits = [DataEdit(f"rename the column '{old}' to '{new}'") for old, new in renames.items()]
-    return DataError(
-        f"the model takes {', '.join(required)}, the table has the columns {', '.join(columns)}: "
-        f"none is '{missing[0]}'",
-        *(edits[:1] or [DataEdit("name the columns as the inputs")]),
-        DataEdit("give an array per input, in a dict or an .npz file"),
-    )
 
 
 def _together(arrays: Columns) -> Array:

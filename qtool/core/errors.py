@@ -18,6 +18,7 @@ QtoolError
 
 from __future__ import annotations
 
+import os
 import re
 
 from qtool.core.remedies import Remedy, sentence_with
@@ -92,6 +93,17 @@ class FileError(QtoolError):
 
 class InstallError(QtoolError):
     """A package is not installed."""
+
+
+def missing(path: str | os.PathLike[str], kind: type[QtoolError], what: str = "file") -> QtoolError:
+    """Return the error that there is no such file.
+
+    Args:
+        path: as the user wrote it.
+        kind: class of the error.
+        what: that is missing.
+    """
+    return kind(f"{path}: no such {what}")
 
 
 MALFORMED = (

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from qtool.core.argument_names import argument
 from qtool.core.array_batches import ArrayBatches, is_frame
 from qtool.core.columns import InputNames, left_out
-from qtool.core.errors import DataError
+from qtool.core.errors import CaptureError, DataError
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 
@@ -29,6 +30,24 @@ def input_columns(data: Any) -> tuple[str, ...]:
         return ()
     unused = left_out(names, InputNames())
     return tuple(name for name in names if name not in unused)
+
+
+@contextmanager
+def columns_in_errors(data: Any) -> Iterator[None]:
+    """Say in errors of a batch which columns of a table it is made of.
+
+    Raises:
+        CaptureError, DataError: the error inside.
+    """
+    try:
+        yield
+    except (CaptureError, DataError) as error:
+        if not (names := input_columns(data)):
+            raise
+        choice = "frame[[...]]" if is_frame(data) else argument("--column")
+        batch = f"the batch is the columns {', '.join(names)}, which {choice} chooses"
+        kind = CaptureError if isinstance(error, CaptureError) else DataError
+        raise kind(f"{error.problem} ({batch})", *error.remedies) from error
 
 
 def in_column_order(data: Any, columns: Sequence[str]) -> Any:
@@ -77,10 +96,8 @@ def split_labels(data: Any, labels: ArrayLike | None) -> tuple[Any, ArrayLike | 
     if not isinstance(labels, str):
         return data, labels
     if labels not in keys:
-        close = get_close_matches(labels, keys, 1)
         raise DataError(
             f"the data has no column '{labels}' for the labels: it has {', '.join(keys)}",
-            *(DataEdit(f"give labels='{name}'") for name in close),
             DataEdit("give the values"),
         )
     others = data[[key for name, key in keys.items() if name != labels]]

@@ -1,4 +1,4 @@
-"""Names of the values in nested arguments: the path to each, joined by dots."""
+"""Names of the values in nested arguments: the path to each, joined by dots. Those of labels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+LABELS = frozenset(
+    {
+        "class",
+        "end_positions",
+        "label",
+        "labels",
+        "next_sentence_label",
+        "start_positions",
+        "target",
+        "targets",
+        "y",
+    }
+)
+"""Usual keys of labels in batches that are dicts."""
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
 
 

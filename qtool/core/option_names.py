@@ -7,8 +7,7 @@ compares them with the tables below.
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -72,63 +71,26 @@ CHOICES = (
 
 _SIMILAR = 0.6  # of 1, for a suggestion
 
-_PI = ("onnxruntime", "tflite")
-_WEB = ("onnxruntime-web", "onnxruntime-webgpu")
-MEANT: dict[str, dict[str, tuple[str, ...]]] = {
-    "target": {
-        r"raspberry.*|r?pi\d?|jetson.*cpu": _PI,
-        r"ort|onnx|onnx-?rt|cpu|x86.*|amd64|intel|server|linux|windows|desktop": ("onnxruntime",),
-        r"amx|avx.*|vnni": ("onnxruntime-x86-vnni",),
-        r"aarch64|arm64|graviton|apple.*|macos|m1|m2|neon": ("onnxruntime-arm", "onnxruntime"),
-        r"android|mobile|phone|tf-?lite|litert|lite|xnnpack|ios|iphone|.*edge-?tpu|coral": (
-            "tflite",
-        ),
-        r"(arm-)?cortex-?m.*|micro.*|tflm|mcu|esp-?\d*.*|stm-?\d*.*|arduino|rp\d+|pico|nrf.*"
-        r"|ethos.*|nano": ("tflite-micro",),
-        r"browser|web|wasm|webassembly|javascript|js|transformers\.?js|ort-?web|chrome": _WEB,
-        r"webgpu": ("onnxruntime-webgpu",),
-        r"gpu|cuda|nvidia|trt|jetson.*|.*tensorrt": ("tensorrt",),
-        r"snapdragon|qualcomm|hexagon|snpe|htp|.*qnn": ("qnn",),
-        r"openvino.+|myriad": ("openvino",),
-    },
-    "command": {
-        r"ptq|int8|quantization|quantise|compress|export|run": ("quantize",),
-        r"eval|test|accuracy|score": ("evaluate",),
-        r"benchmark|latency|profile|time": ("bench",),
-        r"show|info|print|summary|ls": ("inspect",),
-        r"check|validate": ("verify",),
-        r"diff": ("compare",),
-        r"search|optimi[sz]e|auto-?tune": ("tune",),
-        r"chat|complete|infer": ("generate",),
-    },
-    "mode": {
-        r"int8|w8a8|ptq|full|full-integer|qdq": ("static",),
-        r"int4|w4a16|4-?bit|q4.*|4": ("weight-only-int4",),
-        r"int2|w2a16|2-?bit|2": ("weight-only-int2",),
-        r"w8a16|weights?|q8.*": ("weight-only",),
-    },
-    "format": {r"onnx|q/dq": ("qdq",), r"qlinear|qop": ("qoperator",), r"c|cc|cpp": ("c-array",)},
-    "observer": {
-        r"kl|kl-.*|kld": ("entropy",),
-        r"max|absmax|min-max": ("minmax",),
-        r"ema": ("moving_average",),
-        r"l2|sqnr": ("mse",),
-    },
-    "recovery step": {
-        r"cle": ("cross-layer-equalization",),
-        r"adaround|brecq|qdrop": ("gptq", "learned-scales"),
-        r"quarot|spinquant|hadamard": ("rotation",),
-    },
-    "metric": {
-        r"accuracy|acc|top1": ("top-1",),
-        r"top5": ("top-5",),
-        r"ppl": ("perplexity",),
-        r"rmse|l2": ("mse",),
-        r"l1": ("mae",),
-    },
-    "accuracy level": {r"high|max|slow|full": ("best",), r"low|quick|none": ("fast",)},
+_ORT = "ONNX Runtime on"
+
+PROFILE_TITLES: Mapping[str, str] = {
+    "tflite": "reference kernels of LiteRT",
+    "tflite-2": "reference kernels of newer LiteRT",
+    "tflite-micro": "reference kernels of TensorFlow Lite Micro",
+    "tflite-optimized": "optimized kernels of LiteRT on x86-64",
+    "xnnpack": "LiteRT with XNNPACK",
+    "onnxruntime-x64": f"{_ORT} x86-64 with VNNI",
+    "onnxruntime-avx2": f"{_ORT} x86-64 without VNNI (AVX2)",
+    "onnxruntime-sse41": f"{_ORT} x86-64 without AVX2 (SSE4.1)",
+    "onnxruntime-neon": f"{_ORT} 64-bit ARM",
+    "onnxruntime-wasm": f"{_ORT} WebAssembly",
 }
-"""Kind of name -> words, as a regular expression for a whole one -> names that qtool has for it."""
+"""Name of a profile -> the runtime and the processors."""
+
+
+def describe_profile(name: str) -> str:
+    """Return a name with its words."""
+    return f"{name} ({PROFILE_TITLES[name]})"
 
 
 def file_format(path: str | Path, requested: str) -> str:
@@ -150,7 +112,7 @@ def add_format(names: Sequence[str], suffix: str) -> None:
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
-    """Return a sentence that refuses a name, with those that are meant by it and all of them.
+    """Return a sentence that refuses a name, with the most similar one and all of them.
 
     Args:
         what: the kind of name, such as "target".
@@ -158,24 +120,6 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
         known: the known names.
     """
     names = list(known)
-    listed = ", ".join(names)
-    meant = [each for each in meant_names(what, str(name)) if each in names]
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=_SIMILAR)
-    parts = [each for each in names if len(str(name)) > 2 and str(name).lower() in each.split("-")]
-    close = close or (parts if len(parts) == 1 else [])
-    if meant := meant or close:
-        either = " or ".join(f"'{each}'" for each in meant)
-        return f"unknown {what} '{name}'; did you mean {either}? There are: {listed}"
-    return f"unknown {what} '{name}'; there are: {listed}"
-
-
-def meant_names(what: str, word: str) -> tuple[str, ...]:
-    """Return the names that a word of another tool means; () for an unknown word.
-
-    Args:
-        what: the kind of name, such as "target".
-        word: what the user wrote.
-    """
-    plain = re.sub(r"[\s_]", "-", word.lower())
-    words = MEANT.get(what, {}).items()
-    return next((names for pattern, names in words if re.fullmatch(pattern, plain)), ())
+    meant = f"did you mean '{close[0]}'? There" if close else "there"
+    return f"unknown {what} '{name}'; {meant} are: {', '.join(names)}"

@@ -4,14 +4,16 @@ Named tuples and mappings become objects, other tuples lists, Enum members their
 that are not finite become null, since JSON cannot represent them; null of a float field is read as
 NaN, of others as None. A field `float_` is written as "float". Properties that a class lists in
 `JSON_PROPERTIES` are written as well; a class with `JSON_FORM`, a description, has a form of its
-own, from its `to_json`. `core/json_schema.py` describes the result. What is read is checked:
+own, from its `to_json`. `json_fields` describes the result, of docstrings. What is read is checked:
 anybody may have written it.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -139,3 +141,40 @@ def _plain(kind: type, value: Any) -> Any:
     elif isinstance(value, int) and abs(value) >= _LARGEST:
         raise ValueError(f"{value!r} is too large")
     return value
+
+
+def is_record(kind: Any) -> bool:
+    """Return whether values of a type are written as objects with fixed keys."""
+    return isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields"))
+
+
+@cache
+def json_fields(kind: type) -> Mapping[str, tuple[Any, str]]:
+    """Return key -> (type, meaning) of the object that a class is written as."""
+    texts = attribute_texts(kind)
+    hints = get_type_hints(kind)
+    names = json_field_names(kind) if is_dataclass(kind) else list(kind._fields)  # type: ignore[attr-defined]  # a NamedTuple
+    entries = {key_of(name): (hints[name], texts.get(name, "")) for name in names}
+    for name in json_properties(kind):
+        getter = inspect.getattr_static(kind, name).fget
+        text = inspect.cleandoc(getter.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        entries[key_of(name)] = (get_type_hints(getter)["return"], text)
+    return entries
+
+
+def summary(kind: type) -> str:
+    """Return the first sentence of a class's docstring."""
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def attribute_texts(kind: type) -> dict[str, str]:
+    """Return name -> text of the `Attributes:` section of a docstring, and those of its bases."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        lines = section.partition("\n\n")[0].partition("\nRaises:")[0]
+        for entry in re.split(r"\n(?= {4}\S)", lines.rstrip()):
+            names, _, text = entry.strip().partition(": ")
+            shown = re.sub(r"\s+", " ", text)
+            texts |= {name.strip(): shown for name in names.split(",")}
+    return texts

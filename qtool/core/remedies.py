@@ -1,8 +1,7 @@
 """What a user can do about an error, as values: the error makes its sentence of them.
 
 A remedy is a change after which the same command or call works, or reports another true error.
-`tests/mistakes/test_remedies*.py`, `test_*_edits.py` and `test_other_files.py` apply them, and
-`test_all_remedies.py` finds those that are in no table.
+`tests/mistakes/test_remedies*.py`, `test_*_edits.py` and `test_other_files.py` apply them.
 """
 
 from __future__ import annotations

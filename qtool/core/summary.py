@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from qtool.core.formats import one_line
+from qtool.core.number_texts import one_line
 from qtool.core.records import JsonRecord
 
 NOTES = 3

@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import FileError
-from qtool.core.missing_files import missing
+from qtool.core.errors import FileError, missing
 from qtool.core.remedies import OtherFile, Package
 
 

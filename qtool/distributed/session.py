@@ -14,7 +14,6 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from qtool.core.argument_names import check_keywords
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError, RanksError, describe
 from qtool.core.remedies import Setup
@@ -76,7 +75,6 @@ def collective(call: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(call)
     def in_session(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_keywords(call, kwargs)
         with session(call.__name__):
             return call(*args, **kwargs)
 

@@ -10,7 +10,7 @@ from qtool.backends.formats import open_file, runtime_title
 from qtool.core.errors import DataError, OptionError
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_files
 from qtool.core.progress import Bars, no_bars
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
@@ -22,7 +22,6 @@ from qtool.evaluation.model_inputs import check_same_inputs, fixed_batch, random
 from qtool.evaluation.options import ReportOptions
 
 
-@accepts_paths("files", models="files")
 def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,
@@ -60,7 +59,7 @@ def bench(
     """
     sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
     _check_numbers(sizes, threads, seconds, precision)
-    paths = [Path(f) for f in files]
+    paths = model_files(files)
     for path in paths:
         open_file(path)
     if not paths:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qtool.backends.formats import open_file
 from qtool.core.errors import DataError
+from qtool.core.path_arguments import model_file, model_files
 from qtool.core.paths import same_file
 from qtool.core.remedies import CallEdit
 from qtool.evaluation.same_weights import check_same_files
@@ -30,10 +31,10 @@ def ordered_files(
         FileError: not a model file.
         VerificationError: see `check_same_files`.
     """
-    paths = [Path(f) for f in files]
+    paths = model_files(files)
     if (same := same_file(paths)) is not None:
         raise DataError(f"{same[0]} and {same[1]} are one file", CallEdit("name each file once"))
-    first = paths[0] if reference is None and paths else Path(reference or "")
+    first = paths[0] if reference is None and paths else model_file(reference or "")
     ordered = [first, *(p for p in paths if same_file([first, p]) is None)]
     if reference is None:
         ordered = paths

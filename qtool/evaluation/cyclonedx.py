@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import FileError
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.remedies import OtherFile
 from qtool.core.versions import DISTRIBUTION, own_version
 from qtool.evaluation.measure.provenance import Provenance, provenance

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qtool.backends.formats import open_file, runtime_title
 from qtool.backends.model_file import Deployment, ModelFile
-from qtool.core.formats import db, percent, size, table
+from qtool.core.number_texts import db, percent, size, table
 from qtool.core.option_names import NATIVE
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Ratio, Row, Timing, speed_rows

@@ -14,19 +14,17 @@ from qtool.core import random_inputs as generated
 from qtool.core.array_batches import Items, in_batches_of, is_array, no_batch, whole_arrays
 from qtool.core.columns import InputNames
 from qtool.core.errors import DataError
-from qtool.core.label_names import LABELS
-from qtool.core.leaf_names import by_input_name
+from qtool.core.frame_columns import columns_in_errors
+from qtool.core.leaf_names import LABELS, by_input_name
 from qtool.core.log import log_note
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit, Remedy
-from qtool.core.shape_remedies import shape_remedies, type_remedies
-from qtool.core.tensor_layouts import unsupported_layout
+from qtool.core.shape_remedies import shape_remedies, type_remedies, unsupported_layout
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
 from qtool.distributed import current
 from qtool.evaluation.language_model import POSITIONS
 from qtool.evaluation.model_inputs import DTYPES, describe_input
-from qtool.frontends.data.table_remedies import columns_in_errors
 
 Arrays = list[Array]
 """A batch: an array per input."""
@@ -73,7 +71,7 @@ class Feeder(Iterable[Arrays]):
             stream = in_batches_of(size, stream, list, lambda _, a: list(a), np.concatenate)
         for index, arrays in enumerate(stream):
             current().check()
-            with columns_in_errors(self._data, lambda x: self.arrays(x, 0), arrays):
+            with columns_in_errors(self._data):
                 fitted = self.fit(arrays, index)
             yield fitted
 

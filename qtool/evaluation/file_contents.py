@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.backends.formats import is_model
-from qtool.core.errors import CalibrationError, FileError
-from qtool.core.formats import table
-from qtool.core.missing_files import missing
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.errors import CalibrationError, FileError, missing
+from qtool.core.number_texts import table
+from qtool.core.path_arguments import model_file
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Printed, Summary
 from qtool.core.torch_package import has_torch, torch_error
@@ -52,7 +51,6 @@ class CalibrationContents(Printed, JsonRecord):
         return table(("tensor", "low", "high"), rows)
 
 
-@accepts_paths("file", models="file")
 def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """Return the contents of a file.
 
@@ -69,9 +67,9 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     Example:
         >>> print(qtool.inspect("model.int8.onnx"))
     """
-    path = Path(file)
+    path = model_file(file)
     if is_model(path):
-        return model_contents(file)
+        return model_contents(path)
     if not path.exists():
         raise missing(path, FileError)
     if not has_torch():

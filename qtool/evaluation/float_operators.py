@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.planning.execution import BY_RECIPE
 from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.planning.targets import target

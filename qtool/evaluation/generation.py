@@ -13,8 +13,8 @@ import numpy as np
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, describe
-from qtool.core.formats import quantity
 from qtool.core.log import log_note
+from qtool.core.number_texts import quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.summary import Summary
 from qtool.core.types import Array

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.metrics.output_agreement import agreements_text
 from qtool.verification.coverage import unknown_work
@@ -26,13 +26,13 @@ def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
         reference: size of the reference in bytes.
         name: name of the reference.
     """
-    part = f"{formats.share(size / reference)} of"
+    part = f"{number_texts.share(size / reference)} of"
     if size > reference:
         part = f"{size / reference:.2f} times"
     whole = "the float file" if name == FLOAT else name
     same = f"that of {whole}"
-    whole = f"{part} {whole}'s {formats.size(reference)}"
-    return "size", f"{formats.size(size)}, {same if size == reference else whole}"
+    whole = f"{part} {whole}'s {number_texts.size(reference)}"
+    return "size", f"{number_texts.size(size)}, {same if size == reference else whole}"
 
 
 _GROWN = 1.01
@@ -57,10 +57,10 @@ def sqnr_row(sqnr_db: float | None, samples: int, outputs: Sequence[OutputSqnr] 
         samples: number of samples.
         outputs: SQNR of each of several outputs, which are shown then.
     """
-    text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
+    text = "no error" if sqnr_db is None else f"{number_texts.db(sqnr_db)} dB"
     if outputs:
         text = outputs_text(outputs)
-    return "SQNR", f"{text} ({formats.quantity(samples, 'sample')})"
+    return "SQNR", f"{text} ({number_texts.quantity(samples, 'sample')})"
 
 
 def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
@@ -80,7 +80,7 @@ def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list
         whole, unit = accuracy.samples, "samples"
         if accuracy.tokens:
             whole, unit = accuracy.tokens, "tokens"
-        same = formats.part(round(outcome.agreement.value * whole), whole)
+        same = number_texts.part(round(outcome.agreement.value * whole), whole)
         kl = "" if outcome.kl is None else f", KL divergence {outcome.kl:.2g}"
         rows.append(("agreement", f"same {what} on {same} {unit}{kl}"))
     if text := agreements_text(outcome.yardsticks, len(outcome.yardsticks) > 1):
@@ -100,9 +100,10 @@ def integer_row(
         macs: MACs of one sample.
         operators: those in integer kernels, and all.
     """
-    weights = f"{formats.share(weight_share)} of the MACs"
+    weights = f"{number_texts.share(weight_share)} of the MACs"
     if weight_share and not share:
         return "weights", f"integer in {weights}{unknown_work(unknown)}; activations stay float"
     count = f"{operators[0]} of {operators[1]} operators"
-    text = f"{formats.share(share)} of {formats.count(macs)} MACs, {count}{unknown_work(unknown)}"
+    work = f"{number_texts.share(share)} of {number_texts.count(macs)} MACs"
+    text = f"{work}, {count}{unknown_work(unknown)}"
     return "integer", f"{text}; {weights} with integer weights only" if weight_share else text

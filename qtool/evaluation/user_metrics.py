@@ -15,7 +15,7 @@ import numpy as np
 from qtool.backends.formats import open_like, open_model
 from qtool.core.array_batches import is_array, whole_arrays, whole_texts
 from qtool.core.errors import DataError, describe
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.option_names import NATIVE
 from qtool.core.remedies import CallEdit
 from qtool.core.torch_package import has_torch

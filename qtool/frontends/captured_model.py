@@ -33,7 +33,6 @@ from qtool.core.log import log_warning
 from qtool.core.memory import return_free_memory
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import DEFAULT_OBSERVER
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
@@ -189,7 +188,6 @@ class Captured(InProcess):
             return coded_linear.recipe_of_codes(self.codes, graph.graph, *options)
         return recipe_for(graph.graph, targets.target(target), *options)
 
-    @accepts_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
         """Write the float model, and return the path.
 

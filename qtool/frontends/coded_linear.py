@@ -11,8 +11,8 @@ from torch import fx, nn
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.formats import quantity
 from qtool.core.graph import torch_ops
+from qtool.core.number_texts import quantity
 from qtool.core.quant_params import QuantParams
 from qtool.core.remedies import Argument, Omission
 from qtool.planning.plan import Execution, Kind, QuantPlan

@@ -12,9 +12,8 @@ from torch.export import ExportedProgram
 
 from qtool.core.argument_names import argument
 from qtool.core.downloads import local_model
-from qtool.core.errors import CaptureError, describe
+from qtool.core.errors import CaptureError, describe, missing
 from qtool.core.file_forms import is_torch_script
-from qtool.core.missing_files import check_task_folder
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
@@ -64,7 +63,7 @@ def load_model(
     source = local_model(_text(source))
     path = Path(source)
     reader = _FILES.get(path.suffix)
-    check_task_folder(source, task)
+    _check_folder(path, task)
     check_float_weights(path)
     if task is not None and not is_dir(path):
         raise CaptureError(
@@ -106,6 +105,12 @@ def load_model(
         why = f"{describe(error)}{user_place(error)}"
         raise CaptureError(f"{source}: its eval() fails: {why}") from error
     return model
+
+
+def _check_folder(path: Path, task: str | None) -> None:
+    """Check that there is something at the path that a task is for."""
+    if task is not None and ":" not in str(path) and not path.exists():
+        raise missing(path, CaptureError, "folder")
 
 
 def _text(source: object) -> str:

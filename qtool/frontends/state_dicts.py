@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from qtool.core.downloads import check_archive, check_download, unreadable
-from qtool.core.errors import CaptureError
+from qtool.core.errors import CaptureError, missing
 from qtool.core.file_forms import is_pickled, is_torch_script
 from qtool.core.log import log_note
-from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import ModelEdit, OtherFile, Remedy

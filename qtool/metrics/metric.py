@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import OptionError
-from qtool.core.formats import percent
+from qtool.core.number_texts import percent
 from qtool.core.types import Array
 from qtool.metrics.interval import CONFIDENCE, Interval
 from qtool.metrics.resampling import bootstrap_sums

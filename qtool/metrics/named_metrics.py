@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, OptionError, describe
-from qtool.core.formats import percent
+from qtool.core.number_texts import percent
 from qtool.core.option_names import unknown_name
 from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import Argument, CallEdit, DataEdit

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
 from qtool.metrics.detections import LIMIT, detections
@@ -129,7 +129,7 @@ class OutputAgreement(NamedTuple):
             return f"no value above {self.threshold:g}"
         value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
         text = YARDSTICKS[self.kind].text.format(
-            share=formats.share(self.value), value=value, threshold=self.threshold
+            share=number_texts.share(self.value), value=value, threshold=self.threshold
         )
         return f"{text}{self._more()}"
 
@@ -148,7 +148,7 @@ class OutputAgreement(NamedTuple):
         if self.shift is not None:
             return f", their scores {self.shift:+.3f}"
         if self.tokens is not None:
-            return f", same token {formats.share(self.tokens)}"
+            return f", same token {number_texts.share(self.tokens)}"
         return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
 
 

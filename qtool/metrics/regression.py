@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.remedies import Argument, DataEdit
 from qtool.core.types import Array
 from qtool.metrics.interval import CONFIDENCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
 MODE_NAMES: Mapping[str, str] = {
@@ -28,7 +28,7 @@ def plan_title(plan: QuantPlan) -> str:
     compute in integers". Loops and the like, whose work is not known, may be most of a network.
     """
     unknown = sum(d.execution is Execution.FLOAT and not d.macs_known for d in plan.nodes)
-    others = f", next to {formats.quantity(unknown, 'float operator')} of unknown work"
+    others = f", next to {number_texts.quantity(unknown, 'float operator')} of unknown work"
     return _title(plan) + (others if unknown else "")
 
 
@@ -42,7 +42,7 @@ def _title(plan: QuantPlan) -> str:
     computed = sum(d.macs for d in plan.nodes)
     known = sum(d.macs for d in plan.nodes if d.execution in _IN_INTEGERS)
     if (static or dynamic) and parts and 2 * known < computed:
-        return f"{parts[0]}, {formats.share(known / computed)} of the compute in integers"
+        return f"{parts[0]}, {number_texts.share(known / computed)} of the compute in integers"
     if static and static == weights and not dynamic:
         return f"{static}-bit weights and activations"
     if static:

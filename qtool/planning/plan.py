@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from qtool.core.formats import table
+from qtool.core.number_texts import table
 from qtool.core.summary import Printed
 from qtool.core.types import (
     Derived,

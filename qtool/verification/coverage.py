@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.operator_kinds import is_move
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Printed
@@ -105,7 +105,7 @@ class Coverage(Printed, JsonRecord):
         names = [r.name for r in self.float_rows if not r.macs_known]
         if not names or least <= 0:
             return ""
-        more = formats.quantity(len(names) - 1, "more operator")
+        more = number_texts.quantity(len(names) - 1, "more operator")
         others = f" and {more}" if len(names) > 1 else ""
         return (
             f"integer share is {self.share:.4f} of the MACs that are known, but the work of "
@@ -125,28 +125,28 @@ class Coverage(Printed, JsonRecord):
         """Return (label, figures) for a summary."""
         planned = "" if self.audited else " (as planned; not audited on this machine)"
         count = sum(r.weights_only for r in self.rows)
-        weights = f"{formats.share(self.weight_share)} of the compute"
+        weights = f"{number_texts.share(self.weight_share)} of the compute"
         if count and not self.share:
-            layers = formats.quantity(count, "layer")
+            layers = number_texts.quantity(count, "layer")
             unknown = unknown_work(self.unknown_operators)
             return "weights", f"{layers}, {weights}{unknown}; activations stay float{planned}"
         done = len(self.rows) - len(self.float_rows)
-        text = f"{formats.share(self.share)} of {formats.count(self.macs)} MACs"
+        text = f"{number_texts.share(self.share)} of {number_texts.count(self.macs)} MACs"
         text += f", {done} of {len(self.rows)} operators{unknown_work(self.unknown_operators)}"
         if count:
-            layers = formats.quantity(count, "more layer")
+            layers = number_texts.quantity(count, "more layer")
             text += f"; {layers} ({weights}) with integer weights only"
         return "integer", f"{text}{planned}"
 
     def __str__(self) -> str:
         done = len(self.rows) - len(self.float_rows)
         head = (
-            f"{done} of {len(self.rows)} operators and {formats.percent(self.share)} of "
+            f"{done} of {len(self.rows)} operators and {number_texts.percent(self.share)} of "
             f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
         )
         head += unknown_work(self.unknown_operators)
         if self.weight_share:
-            weights = f"{formats.percent(self.weight_share)} of the MACs"
+            weights = f"{number_texts.percent(self.weight_share)} of the MACs"
             head += f"; {weights} use integer weights and float activations"
         rows = [
             f"  {'weights only' if r.weights_only else 'float'}: {r.name} ({r.op} -> {r.kernel}): "
@@ -160,7 +160,7 @@ def unknown_work(operators: int) -> str:
     """Return the end of a sentence about a share of the work; "" if all work is known."""
     if not operators:
         return ""
-    return f", and {formats.quantity(operators, 'operator')} whose work is not known"
+    return f", and {number_texts.quantity(operators, 'operator')} whose work is not known"
 
 
 def planned_coverage(plan: QuantPlan) -> Coverage:

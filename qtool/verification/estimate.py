@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
@@ -181,7 +181,7 @@ class Estimate(JsonRecord):
         kind = "held-out sample" if self.kind == ESTIMATE else "calibration sample"
         later = f", from token {self.cached + 1} on" if self.cached else ""
         batch = f", batch {self.batch}" if self.batch > 1 else " one by one" if self.batch else ""
-        return f"{formats.quantity(self.samples, kind)}{batch}{later}"
+        return f"{number_texts.quantity(self.samples, kind)}{batch}{later}"
 
     def text(self, outputs: Sequence[OutputEstimate]) -> str:
         """Return the figures of some outputs for a summary."""
@@ -222,14 +222,15 @@ class Estimate(JsonRecord):
             doubt = self._doubt()
             return doubt and f"few samples may decide the error over all: {doubt}"
         share = sum(each.share for each in self.costly)
-        count = formats.quantity(len(self.costly), "sample")
+        count = number_texts.quantity(len(self.costly), "sample")
         names = "; ".join(
             f"{each.sample}{': ' if each.reason else ''}{each.reason}"
             for each in self.costly[:_NAMED]
         )
         return (
             f"few samples decide the error over all: {count} of {self.samples} "
-            f"{'has' if len(self.costly) == 1 else 'have'} {formats.percent(share)} of it ({names})"
+            f"{'has' if len(self.costly) == 1 else 'have'} {number_texts.percent(share)} of it "
+            f"({names})"
         )
 
     def _doubt(self) -> str | None:
@@ -238,7 +239,7 @@ class Estimate(JsonRecord):
             name, factor = self.beyond[0]
             return (
                 f"new ones leave the calibrated ranges of "
-                f"{formats.quantity(len(self.beyond), 'tensor')}, '{name}' by a factor of "
+                f"{number_texts.quantity(len(self.beyond), 'tensor')}, '{name}' by a factor of "
                 f"{factor:.2f}, and rare ones go further; calibrate on more data, or check its "
                 "extremes"
             )
@@ -253,8 +254,8 @@ class Estimate(JsonRecord):
             return f"rare ones are not among {self.source}; give more data"
         if self.loud >= _DECISIVE:
             return (
-                f"{formats.percent(self.loud)} of the signal is in the loudest "
-                f"{formats.quantity(_few_of(self.samples), 'sample')} of {self.source}"
+                f"{number_texts.percent(self.loud)} of the signal is in the loudest "
+                f"{number_texts.quantity(_few_of(self.samples), 'sample')} of {self.source}"
             )
         if self.unsure > _UNSURE:
             return (

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from qtool.core.errors import DataError
-from qtool.core.formats import part, percent, quantity
-from qtool.core.profile_titles import describe_profile
+from qtool.core.number_texts import part, percent, quantity
+from qtool.core.option_names import describe_profile
 from qtool.core.records import JsonRecord
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
@@ -167,7 +167,7 @@ class Fidelity(JsonRecord):
         other = [each for each in self.estimate.equal_shares if each.share < NEAR]
         if other:
             output, share = min(other, key=lambda each: each.share)
-            return f"{formats.share(share)} of {output} equal"
+            return f"{number_texts.share(share)} of {output} equal"
         known = {each.output for each in self.estimate.agreements}
         figures = [
             db
@@ -200,7 +200,9 @@ class Fidelity(JsonRecord):
         if caches:
             shown += f", KV cache {decibels_text(min(caches))}"
         same = sorted(estimate.equal_shares, key=lambda each: each[1])
-        equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
+        equal = [
+            f"{number_texts.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]
+        ]
         if equal:
             shown = f"{', '.join(filter(None, [shown, *equal]))} ({estimate.source})"
         agreements = agreements_text(estimate.agreements[:_SHOWN], len(self.outputs) > 1)
@@ -216,8 +218,8 @@ class Fidelity(JsonRecord):
             yield note
         if self.estimate.clipped > _CLIPPED:
             yield (
-                f"{formats.percent(self.estimate.clipped)} of the values of inputs and outputs "
-                "are beyond their calibrated ranges; calibrate on data that reaches further"
+                f"{number_texts.percent(self.estimate.clipped)} of the values of inputs and "
+                "outputs are beyond their calibrated ranges; calibrate on data that reaches further"
             )
         if self.by_values:
             yield (
@@ -252,7 +254,7 @@ class Fidelity(JsonRecord):
     def __str__(self) -> str:
         lines = [f"to be expected on new data: {self._estimated()}"]
         if self.outputs:
-            where = formats.quantity(self.samples, "sample")
+            where = number_texts.quantity(self.samples, "sample")
             lines.insert(0, f"SQNR against the float model ({where}): {outputs_text(self.outputs)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])

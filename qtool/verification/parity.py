@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.types import Array
 
 _NAMED = 3  # nodes in a sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import db, percent, quantity
+from qtool.core.number_texts import db, percent, quantity
 from qtool.core.records import JsonRecord
 
 PORTABLE = "onnxruntime"

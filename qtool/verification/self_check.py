@@ -7,7 +7,7 @@ from math import inf
 from typing import ClassVar
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import part
+from qtool.core.number_texts import part
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Result, Summary
 from qtool.verification.exactness import Exactness

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.records import JsonRecord
 from qtool.verification.coverage import Coverage
 from qtool.verification.parity import TOLERANCE, Difference

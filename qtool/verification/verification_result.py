@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.summary import Result, Summary
 from qtool.verification.coverage import Coverage
 from qtool.verification.exactness import Exactness

@@ -30,9 +30,9 @@ def test_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     quantized: Any = qtool.quantize(nn.Sequential(nn.Linear(4, 3)).eval(), [torch.randn(8, 4)])
     for path in (5, None, b"m.onnx"):
-        with pytest.raises(qtool.FileError, match="give a path as a str"):
+        with pytest.raises(TypeError, match="PathLike"):
             quantized.export(path)
-        with pytest.raises(qtool.QtoolError):
+        with pytest.raises(TypeError, match="PathLike"):
             qtool.verify(path)  # type: ignore[arg-type]  # what is tested
     assert not list(tmp_path.iterdir())
 

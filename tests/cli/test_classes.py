@@ -65,4 +65,4 @@ def test_classes_without_names_in_the_data_are_refused(cli: Cli, file: str) -> N
     message = cli.refuses(
         "quantize", MODEL, "--data", *PHOTOS, "--eval-data", "photos", *ORDER, "-o", file
     )
-    assert "photos has no labels that are names" in message
+    assert "--classes is for labels that are names, not for photos" in message

@@ -3,15 +3,18 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from os import PathLike
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import pytest
 from qtool.cli import COMMANDS, SCHEMAS
 from qtool.cli.document_table import documents as described
 from qtool.cli.documents import Envelope, Error
 
-from qtool.core.json_schema import json_schema
+from qtool.core.records import is_record, json_fields
 from tests.cli.conftest import DIGITS, Cli
 from tests.reference.record import EXPECTED
 
@@ -49,7 +52,7 @@ def documents() -> Iterator[tuple[str, str, Any]]:
 
 def check(command: str, failed: bool, document: Any) -> None:
     alternatives = ((Error,),) if failed else described()[command]
-    complaints = [list(complain(document, merged((Envelope, *parts)))) for parts in alternatives]
+    complaints = [complain(document, fields_of((Envelope, *parts))) for parts in alternatives]
     assert [] in complaints, complaints
     assert (document["schema"] == SCHEMAS.get(command, 1)) or command in ("report", "compare")
     assert failed == ("error" in document)
@@ -72,57 +75,35 @@ def test_the_document_is_as_described(name: str, sample: Cli) -> None:
     assert document["command"] == name
 
 
-def merged(parts: tuple[type, ...]) -> dict[str, Any]:
-    schemas = [json_schema(part) for part in parts]
-    whole: dict[str, Any] = {"properties": {}, "$defs": {}}
-    for schema in schemas:
-        whole["properties"] |= schema["properties"]
-        whole["$defs"] |= schema.get("$defs", {})
-    return whole | {
-        "type": "object",
-        "required": list(whole["properties"]),
-        "additionalProperties": False,
-    }
+def fields_of(kinds: tuple[type, ...]) -> dict[str, Any]:
+    """Key -> type of the object that records together are written as."""
+    return {key: hint for kind in kinds for key, (hint, _) in json_fields(kind).items()}
 
 
-TYPES = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "number": int | float,
-    "integer": int,
-    "boolean": bool,
-    "null": type(None),
-}
-
-
-def complain(value: Any, schema: dict[str, Any], root: Any = None, path: str = "") -> list[str]:
-    """What of a value is not as in a JSON Schema, for the words that `json_schema` uses."""
-    root = root or schema
-    if "$ref" in schema:
-        return complain(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root, path)
-    if "anyOf" in schema:
-        each = [complain(value, s, root, path) for s in schema["anyOf"]]
+def complain(value: Any, hint: Any, path: str = "") -> list[str]:
+    """What of a value is not as its type is written."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, dict):
+        keys = [f"{path}: {key} is on one side" for key in value.keys() ^ hint.keys()]
+        both = value.keys() & hint.keys()
+        return keys + [c for k in both for c in complain(value[k], hint[k], f"{path}.{k}")]
+    if origin in (Union, UnionType):
+        each = [complain(value, one, path) for one in arguments]
         return [] if [] in each else each[0]
-    if "enum" in schema and value not in schema["enum"]:
-        return [f"{path}: {value} is none of {schema['enum']}"]
-    if "type" in schema:
-        kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-        if not any(isinstance(value, TYPES[k]) for k in kinds):
-            return [f"{path}: {value!r} is not {schema['type']}"]
-        if isinstance(value, bool) and "boolean" not in kinds:
-            return [f"{path}: {value!r} is not {schema['type']}"]
-    if isinstance(value, list):
-        items = schema.get("items", {})
-        return [c for i, v in enumerate(value) for c in complain(v, items, root, f"{path}[{i}]")]
-    if isinstance(value, dict):
-        known, more = schema.get("properties", {}), schema.get("additionalProperties", {})
-        wrong = [f"{path}: lacks {k}" for k in schema.get("required", ()) if k not in value]
-        for key, part in value.items():
-            if key not in known and more is False:
-                wrong.append(f"{path}: {key} is not described")
-            else:
-                own = known.get(key, more or {})
-                wrong += complain(part, own, root, f"{path}.{key}")
-        return wrong
-    return []
+    if origin in (tuple, list) and isinstance(value, list):
+        kinds = arguments if len(arguments) == len(value) != 1 else [arguments[0]] * len(value)
+        kinds = [arguments[0]] * len(value) if ... in arguments else kinds
+        pairs = enumerate(zip(value, kinds, strict=True))
+        return [c for i, (v, kind) in pairs for c in complain(v, kind, f"{path}[{i}]")]
+    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, dict):
+        return [c for k, v in value.items() for c in complain(v, arguments[1], f"{path}.{k}")]
+    if is_record(hint) and not hasattr(hint, "JSON_FORM") and isinstance(value, dict):
+        return complain(value, fields_of((hint,)), path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return [] if value in {member.value for member in hint} else [f"{path}: {value}"]
+    written = {float: int | float | None, Any: object, NoneType: NoneType}
+    plain = written.get(hint, hint if hint in (int, str, bool) else None)
+    if plain is None:
+        plain = str if isinstance(hint, type) and issubclass(hint, PathLike) else dict
+    wrong = not isinstance(value, plain) or (isinstance(value, bool) and hint in (int, float))
+    return [f"{path}: {value!r} is not {hint}"] if wrong else []

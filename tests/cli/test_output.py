@@ -12,6 +12,7 @@ import pytest
 from qtool.cli import output, progress
 from qtool.cli.command import JSON, VERBOSE
 from rich.console import Console
+from rich.progress import Progress
 
 from qtool.core.process_lock import silence_logging
 from qtool.core.progress import show_progress, track, track_task
@@ -26,10 +27,9 @@ def nested() -> None:
         for item in track("outer", [1, 2]):
             for _ in track("inner", iter(range(3)), 3):
                 assert item
-                if progress._tasks:
-                    bar = progress._tasks[0][0]
-                    shown.append([t.description for t in bar.tasks if t.visible])
-    assert progress._tasks == []
+                if progress._bars.tasks:
+                    shown.append([each.description for each in progress._bars.tasks])
+    assert not progress._bars.tasks
 
 
 shown: list[Any] = []
@@ -40,12 +40,14 @@ def run(title: str, count: int, total: int | None) -> None:
         assert list(track(title, iter(range(count)), total)) == list(range(count))
 
 
-def test_on_a_terminal_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_there_is_a_line_for_each_open_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(progress, "errors", Console(file=text, force_terminal=True, width=100))
+    console = Console(file=text, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "errors", console)
+    monkeypatch.setattr(progress, "_bars", Progress(console=console, transient=True))
     shown.clear()
     nested()
-    assert shown == [["inner"]] * 6
+    assert shown == [["outer", "inner"]] * 6
     assert "outer" in text.getvalue()
 
 
@@ -76,15 +78,14 @@ def test_elsewhere_long_stages_tell_how_far_they_are(
 @pytest.mark.parametrize(
     ("done", "total", "expected"),
     [
-        (0, None, "8 s so far"),
-        (0, 3, "8 s so far"),
-        (1, 3, "1 of 3 after 8 s, 16 s left"),
-        (3, None, "3 after 8 s"),
-        (3, 2, "3 after 8 s"),
+        (0, 3, r"work: \d s so far"),
+        (1, 3, r"work: 1 of 3 after \d s, \d s left"),
+        (3, None, r"work: 3 after \d s"),
+        (3, 2, r"work: 3 after \d s"),
     ],
 )
 def test_what_is_known_of_a_stage(done: int, total: int | None, expected: str) -> None:
-    assert progress._how_far(done, total, 8.0) == expected
+    assert re.fullmatch(expected, str(progress._Stage("work", total, done=done)))
 
 
 def test_more_items_than_announced_leave_no_end(

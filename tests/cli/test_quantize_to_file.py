@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
-from qtool.core import formats
+from qtool.core import number_texts
 from tests.mistakes.nets import IMAGES, image_net
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
@@ -49,7 +49,7 @@ def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
     ]
     assert file.passed
     assert str(file).startswith(f"{tmp_path / 'call.onnx'}  ")
-    assert dict(file.summary().rows)["size"].startswith(formats.size(file.size_bytes))
+    assert dict(file.summary().rows)["size"].startswith(number_texts.size(file.size_bytes))
     assert file._repr_html_().startswith("<table><caption")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -81,16 +80,3 @@ def test_a_command_is_not_told_what_only_python_has() -> None:
     assert python_only("dynamic={}") == ("dynamic={}",)
     with options_in_messages():
         assert python_only("dynamic={}") == ()
-
-
-@pytest.mark.parametrize(
-    ("call", "name", "meant"),
-    [(qtool.quantize, "acuracy", "accuracy"), (qtool.verify, "sample", "samples")],
-)
-def test_a_misspelled_keyword_is_answered_with_the_right_one(
-    call: Any, name: str, meant: str
-) -> None:
-    with pytest.raises(TypeError, match=f"keyword argument '{name}'; did you mean '{meant}'"):
-        call(None, None, **{name: 1})
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
-        call(None, None, zzz=1)

@@ -111,9 +111,9 @@ def test_codes_of_categories_are_indices_of_torch(kind):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("age", "region"), "none is 'x'; rename the column 'age' to 'x'"),
-        (("x", "regoin"), "none is 'region'; rename the column 'regoin' to 'region'"),
-        (("x", "a", "regions"), "none is 'region'; rename the column 'regions' to 'region'"),
+        (("age", "region"), "none is 'x'; name the columns as the inputs"),
+        (("x", "regoin"), "none is 'region'"),
+        (("x", "a", "regions"), "none is 'region'"),
         (("a", "b"), "takes region, x, .* columns a, b: none is 'region'; name the columns as the"),
     ],
 )

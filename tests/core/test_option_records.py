@@ -17,9 +17,9 @@ from qtool.cli.source_options import ModelOptions
 import qtool
 from qtool.core import conversion_options as conversion
 from qtool.core.data_options import DataKeywords
-from qtool.core.json_schema import attribute_texts
 from qtool.core.limits import Range
 from qtool.core.option_records import OptionRecord, option, options_of
+from qtool.core.records import attribute_texts
 from qtool.core.search_options import SearchGoals
 from qtool.evaluation.options import GenerationKeywords
 

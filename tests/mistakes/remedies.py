@@ -1,19 +1,14 @@
 """Applies remedies of errors to command lines, and the files that these name."""
 
-import ast
 import re
 import shlex
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 from qtool.cli import main
 
-from qtool import cli as qtool_cli
-from qtool.core import remedies
 from qtool.core.argument_names import options_in_messages
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, DataEdit, Omission, Remedy
@@ -104,34 +99,6 @@ def rows(table: str) -> list[list[str]]:
         for line in lines
         if line and not line.startswith("#")
     ]
-
-
-def texts_of(kind: str) -> set[str]:
-    """Return the texts of the remedies of a kind in the whole code, with {} for varying parts."""
-    return {
-        _text(call.args[0]) for name, _, call in calls_of_remedies() if name == kind and call.args
-    }
-
-
-@cache
-def calls_of_remedies() -> list[tuple[str, Path, ast.Call]]:
-    """Return (kind, file, call) for the remedies that are made in the whole code."""
-    kinds = {kind.__name__ for kind in get_args(Remedy)}
-    folders = Path(remedies.__file__).parents[1], Path(qtool_cli.__file__).parent
-    return [
-        (node.func.id, path, node)
-        for folder in folders
-        for path in folder.rglob("*.py")
-        if "qtool.core.remedies" in (source := path.read_text(encoding="utf-8"))
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
-    ]
-
-
-def _text(node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(_text, node.values))
-    return str(node.value) if isinstance(node, ast.Constant) else "{}"
 
 
 def check_offer(error: QtoolError, sites: set[str]) -> None:

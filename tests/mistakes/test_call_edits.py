@@ -25,7 +25,7 @@ from qtool.observers import MinMax
 from qtool.passes import GraphPass
 from qtool.planning.recipe import Recipe
 from qtool.planning.recipe.rule import check_regex
-from qtool.planning.targets import TARGETS, KernelRule
+from qtool.planning.targets import TARGETS
 from qtool.plugins.emulators.cpus import parse_cpus
 from tests.backends.onnx.operators.outside import Gate, gate, restored, write_gate
 from tests.mistakes.nets import IMAGES, captured, image_net, quantize
@@ -111,10 +111,6 @@ LIBRARIES: list[Any] = []  # an operator ends with its library
 
 EDITS: dict[str, Edit] = {
     "use letters, digits and underscores": (observer("min max"), observer("min_max_2")),
-    "name keys of qtool.core.ops.rows()": (
-        target(kernels={"convolution": KernelRule()}, no_kernel={}),
-        target(kernels={next(op.key for op in ops.rows()): KernelRule()}, no_kernel={}),
-    ),
     "remove one": (target(no_kernel={"conv": "slow"}), target(no_kernel={})),
     "register it first": (
         target(rewrites=("mine",)),
@@ -179,10 +175,6 @@ EDITS: dict[str, Edit] = {
     "give a list of paths": (
         lambda: qtool.compare("float.onnx", [IMAGES]),  # type: ignore[arg-type]  # one path
         lambda: None,
-    ),
-    "give a path as a str or a pathlib.Path": (
-        lambda: qtool.inspect(None),  # type: ignore[arg-type]  # None
-        lambda: qtool.inspect("float.onnx"),
     ),
     "write {}": (lambda: find_metric("top-1@5"), lambda: find_metric("top-1")),
     "return a number, or numbers by name": (metric({}), metric({"score": 1.0})),

@@ -157,7 +157,7 @@ EDITS: dict[str, Edit] = {
     ),
     "give numbers": (lambda: to_tensor(np.array(["cat"])), lambda: to_tensor(np.array([1.0]))),
     "give a dense tensor": (read(IMAGES.to("meta")), read(IMAGES)),
-    "rename the keys": (
+    "name its entries as the arguments": (
         captured_on(two_inputs, {"left": A, "right": B}),
         captured_on(two_inputs, {"a": A, "b": B}),
     ),
@@ -192,7 +192,6 @@ EDITS: dict[str, Edit] = {
         columns(a=[[1, 2], [3, 4]], b=[1, 2]),
         columns("a", a=[[1, 2], [3, 4]], b=[1, 2]),
     ),
-    "rename the column '{}' to '{}'": (branches(left=A, b=B), branches(a=A, b=B)),
     "name the columns as the inputs": (branches(c=A, d=B), branches(a=A, b=B)),
     "give an array per input, in a dict or an .npz file": (
         branches(c=A, d=B),
@@ -201,10 +200,6 @@ EDITS: dict[str, Edit] = {
     "give the columns of the calibration data, by their names": (
         lambda: in_column_order(Frame(a=A, b=B), ["b", "c"]),
         lambda: in_column_order(Frame(a=A, b=B, c=A), ["b", "c"]),
-    ),
-    "give labels='{}'": (
-        lambda: split_labels(Frame(a=A, price=B), "prices"),
-        lambda: split_labels(Frame(a=A, price=B), "price"),
     ),
     "give the values": (
         lambda: split_labels(Frame(a=A, b=B), "price"),
@@ -236,14 +231,6 @@ EDITS: dict[str, Edit] = {
     "give it as numbers, as the model was trained, or leave it out": (
         columns(a=["x", "y"]),
         columns(a=[0, 1]),
-    ),
-    "give it as numbers, as the model was trained": (
-        table("a,b\n1,Rome\n2,Paris\n", column="a,b"),
-        table("a,b\n1,0\n2,1\n", column="a,b"),
-    ),
-    "write the names of the columns in its first line": (
-        table("1.5,2\n2.5,3\n", labels="price"),
-        table("a,price\n1.5,2\n2.5,3\n", labels="price"),
     ),
     "quote texts that hold separators": (table("a,b\n1,5,0\n2,1\n"), table('a,b\n"1",0\n2,1\n')),
     "give samples of one kind": (
@@ -286,8 +273,8 @@ EDITS: dict[str, Edit] = {
         captured_on(token_net, IDS + 16),
         captured_on(token_net, IDS),
     ),
-    "its values are {} and {} cannot hold them: give the integers that the model was trained on, "
-    "of an image those before it was normalised": (
+    "its values are {} to {}, with fractions or beyond {}: give the integers that the model was "
+    "trained on, of an image those before it was normalised": (
         integers("uint8", IMAGES),
         integers("uint8", (IMAGES * 50).clamp(0, 255).to(torch.uint8)),
     ),
@@ -297,20 +284,6 @@ EDITS: dict[str, Edit] = {
     ),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-CODE = {
-    "give a dense tensor, {}",
-    "give its values, {}",
-    "convert it first ({}), {}",
-    "convert it first ({})",
-    "give batches, {} or those of a DataLoader",
-    "its channels are last: give {}",
-    "it runs on {}, so convert the batches with that{}{}{}",
-    "change the images as the training did, for instance with {}",
-    "shift it first, {}",
-    "round it first, {}",
-    "its values are {}, those of images that were scaled: give {}",
-}
-"""Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 import qtool
 from tests.mistakes.mistake import Case, cases, check_refused
@@ -53,34 +52,11 @@ REFUSED: list[Case] = [
     (to_file(data="nodata"), "DataError", "nodata: no such file or folder"),
     (lambda: qtool.bench([]), "DataError CallEdit", "give one or more to time"),
 ]
-X = nn.Identity()
-PATHS = {
-    "inspect": qtool.inspect,
-    "verify": qtool.verify,
-    "bench": lambda wrong: qtool.bench([wrong]),
-    "evaluate": lambda wrong: qtool.evaluate(wrong, X, D),
-    "explain": lambda wrong: qtool.explain(X, wrong, D),
-    "compare": lambda wrong: qtool.compare([wrong], X, D),
-    "convert": lambda wrong: qtool.convert(X, wrong),
-    "load": qtool.Calibration.load,
-    "export_float": lambda wrong: qtool.Captured.export_float(None, wrong),
-    "report": lambda wrong: qtool.report(X, data=D, folder=wrong),
-    "report of": lambda wrong: qtool.report(wrong, data=D, folder="report"),
-    "export": lambda wrong: qtool.QuantizedModel.export(None, wrong),
-    "by blocks": lambda wrong: qtool.quantize_by_blocks(wrong, [], "model.onnx"),
-}
 
 
 @cases(REFUSED)
 def test_refused(mistake, kind, names):
     check_refused(mistake, kind, names)
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_a_path_that_is_none(name: str) -> None:
-    for wrong in (3, None, b"model.onnx", 1.5, True):
-        if name != "convert" or wrong is not None:  # scales may stand in for a calibration
-            check_refused(lambda of=wrong: PATHS[name](of), "FileError CallEdit", "give a path as")
 
 
 def test_a_calibration_that_was_cut_off() -> None:
@@ -89,11 +65,8 @@ def test_a_calibration_that_was_cut_off() -> None:
     check_refused(converted("cut.calib"), AGAIN, said)
 
 
-def test_a_path_of_bytes() -> None:
-    path = type("Bytes", (), {"__fspath__": lambda self: b"model.onnx"})()
-    check_refused(lambda: qtool.inspect(path), "FileError CallEdit", "of the type Bytes")
-    with pytest.raises(TypeError, match="missing"):
-        qtool.inspect()
+def test_one_path_for_several() -> None:
+    check_refused(lambda: qtool.bench("a.onnx"), "FileError CallEdit", "'a.onnx' is one path")
 
 
 @pytest.mark.parametrize("place", [".", "file/model", "file/missing/model"])

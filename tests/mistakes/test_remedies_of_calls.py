@@ -62,12 +62,7 @@ def _without_timm(installed: bool = False) -> None:
         require("timm", "the model", qtool.CaptureError)
 
 
-def gray_net() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 2)).eval()
-
-
 BYTES = (IMAGES * 50).clamp(0, 255).to(torch.uint8)
-UNIT = BYTES / 255
 
 
 def _integer_inputs(kind: str, batch: torch.Tensor, true: torch.Tensor) -> Callable[..., object]:
@@ -113,37 +108,9 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
         lambda edit=same: _float_inputs(edit, IMAGES, BYTES),
         {"core/graph/float_graph x.float() / 255"},
     ),
-    "floats of 0 to 1 for bytes": (
-        _integer_inputs("uint8", UNIT, BYTES),
-        {"core/shape_remedies (x * 255).round().to(torch.uint8)"},
-    ),
-    "float64 of -1 to 1 for bytes": (
-        _integer_inputs("uint8", UNIT.double() * 2 - 1, BYTES),
-        {"core/shape_remedies ((x + 1) * 127.5).round().to(torch.uint8)"},
-    ),
-    "floats of 0 to 1 for int8": (
-        _integer_inputs("int8", UNIT, BYTES.int() - 128),
-        {"core/shape_remedies (x * 255 - 128).round().to(torch.int8)"},
-    ),
-    "floats of -1 to 1 for int8": (
-        _integer_inputs("int8", UNIT * 2 - 1, BYTES.int() - 128),
-        {"core/shape_remedies ((x + 1) * 127.5 - 128).round().to(torch.int8)"},
-    ),
     "floats of 0 to 255 for bytes": (
         _integer_inputs("uint8", BYTES.float(), BYTES),
         {"core/shape_remedies x.to(torch.uint8)"},
-    ),
-    "floats with fractions for bytes": (
-        _integer_inputs("uint8", BYTES * 0.999, BYTES),
-        {"core/shape_remedies x.round().to(torch.uint8)"},
-    ),
-    "bytes for int8": (
-        _integer_inputs("int8", BYTES, BYTES.int() - 128),
-        {"core/shape_remedies (x.to(torch.int16) - 128).to(torch.int8)"},
-    ),
-    "int8 for bytes": (
-        _integer_inputs("uint8", (BYTES.int() - 128).to(torch.int8), BYTES),
-        {"core/shape_remedies (x.to(torch.int16) + 128).to(torch.uint8)"},
     ),
     "bytes for int64": (
         _integer_inputs("int64", BYTES, BYTES),
@@ -168,30 +135,6 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "images for a flat network": (
         _module_inputs(flat_net, torch.randn(40, 3, 2, 2)),
         {"frontends/torch/input_remedies x.flatten(1)"},
-    ),
-    "images of another size for a module": (
-        _module_inputs(image_net, torch.randn(40, 3, 10, 10)),
-        {"core/shape_remedies torch.nn.functional.interpolate(x, (8, 8))"},
-    ),
-    "images of another size, later": (
-        lambda edit=same: _float_inputs(edit, IMAGES.repeat(1, 1, 2, 2)),
-        {"core/shape_remedies torch.nn.functional.interpolate(x, (8, 8))"},
-    ),
-    "gray images for a module": (
-        _module_inputs(image_net, IMAGES[:, :1]),
-        {"core/shape_remedies x.expand(-1, 3, -1, -1)"},
-    ),
-    "gray images, later": (
-        lambda edit=same: _float_inputs(edit, IMAGES[:, :1]),
-        {"core/shape_remedies x.expand(-1, 3, -1, -1)"},
-    ),
-    "images with transparency for a module": (
-        _module_inputs(image_net, IMAGES[:, [0, 1, 2, 0]]),
-        {"core/shape_remedies x[:, :3]"},
-    ),
-    "colours for a module that takes gray": (
-        _module_inputs(gray_net, IMAGES),
-        {"core/shape_remedies x.mean(1, keepdim=True)"},
     ),
     "floats as token ids": (
         _module_inputs(token_net, torch.ones(40, 6)),

@@ -24,7 +24,7 @@ another order move a scale by a last bit, and a code or two with it."""
 def machine_masks() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Return patterns of this machine's words, with what stands for them."""
     from qtool.backends.onnxruntime.cpu import machine_profile
-    from qtool.core.profile_titles import PROFILE_TITLES
+    from qtool.core.option_names import PROFILE_TITLES
     from qtool.core.versions import version_of
     from qtool.evaluation.machine import this_machine
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear")
 _INTEGER = frozenset(

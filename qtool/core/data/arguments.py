@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.columns import InputNames
 from qtool.core.data.batch import NAMED, Batch
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.user_code import attribute, uncompiled
 from qtool.core.value_names import NODE_NAME
 

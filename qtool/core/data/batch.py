@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, describe
 from qtool.core.remedies import DataEdit
-from qtool.core.tensor_layouts import unsupported_layout
+from qtool.core.shape_remedies import unsupported_layout
 from qtool.core.types import Array
 from qtool.core.user_code import uncompiled
 
@@ -179,13 +179,9 @@ def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataEr
     model = uncompiled(model)
     signature = inspect.signature(model.forward)
     kind = type(model).__name__
-    if not batch.kwargs:
-        return DataError(f"a batch does not fit {kind}.forward{signature}: {error}")
-    required = [n for n, p in signature.parameters.items() if p.default is p.empty]
-    named = [n for n in required if signature.parameters[n].kind in NAMED]
+    has = f"has {', '.join(batch.kwargs)} and " if batch.kwargs else ""
     return DataError(
-        f"a batch has {', '.join(batch.kwargs)}, {kind}.forward takes {', '.join(named)}"
-        f"{'' if len(named) == len(signature.parameters) else ' and more'} ({error})",
-        DataEdit("rename the keys"),
+        f"a batch {has}does not fit {kind}.forward{signature}: {error}",
+        DataEdit("name its entries as the arguments"),
         DataEdit("give tensors or tuples in the order of the arguments"),
     )

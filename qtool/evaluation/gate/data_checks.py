@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qtool.core.formats import percent
+from qtool.core.number_texts import percent
 from qtool.core.types import Array
 from qtool.evaluation.gate.result import GateCheck, Outcome
 

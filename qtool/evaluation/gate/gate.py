@@ -17,10 +17,9 @@ from qtool.backends.formats import (
     runtime_title,
 )
 from qtool.core.argument_names import argument
-from qtool.core.errors import DataError, FileError, VerificationError
-from qtool.core.formats import times
+from qtool.core.errors import DataError, FileError, VerificationError, missing
 from qtool.core.log import log_note, log_warning
-from qtool.core.missing_files import missing
+from qtool.core.number_texts import times
 from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Progress

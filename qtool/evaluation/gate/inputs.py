@@ -11,8 +11,8 @@ import numpy as np
 from qtool.backends.session import PortInfo
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, OptionError
-from qtool.core.formats import quantity
 from qtool.core.log import log_note
+from qtool.core.number_texts import quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.metrics.labels import check_no_names

@@ -8,7 +8,7 @@ import numpy as np
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.formats import percent, quantity
+from qtool.core.number_texts import percent, quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW

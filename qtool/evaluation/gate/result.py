@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
-from qtool.core.formats import one_line, quantity
+from qtool.core.number_texts import one_line, quantity
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.metrics.interval import Interval

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from qtool.core.formats import milliseconds, quantity, table, times
+from qtool.core.number_texts import milliseconds, quantity, table, times
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summarized, Summary
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing

@@ -12,8 +12,8 @@ import numpy as np
 
 from qtool.backends.formats import open_model
 from qtool.backends.session import Clock, in_order_of
-from qtool.core import formats
-from qtool.core.formats import quantity
+from qtool.core import number_texts
+from qtool.core.number_texts import quantity
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.metrics.medians import median_interval
@@ -234,7 +234,7 @@ def speed_rows(timings: Sequence[Timing], model: int = 1, name: str = FLOAT) -> 
 
 def speed_text(timing: Timing, model: int = 1, name: str = FLOAT) -> str:
     """Return the latency of a model next to that of the reference."""
-    reference, own = (formats.milliseconds(timing.models[i].median) for i in (0, model))
-    ratio = formats.times(timing.ratios[model].median)
+    reference, own = (number_texts.milliseconds(timing.models[i].median) for i in (0, model))
+    ratio = number_texts.times(timing.ratios[model].median)
     what = timing.what.removeprefix(f"{timing.phase} ")
     return f"{own}, {ratio} as fast as {name} ({reference}; {what})"

@@ -9,7 +9,7 @@ from pathlib import Path
 from qtool.backends.formats import open_file, open_model
 from qtool.backends.model_file import NodeKernel
 from qtool.backends.session import positions
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.types import Array
 from qtool.core.value_names import layers_of_joint
 
@@ -116,8 +116,8 @@ def sums_that_differ(
     """
     sums = [sum(node.microseconds[i] for node in nodes) / 1000 for i in range(len(models))]
     texts = [
-        f"the nodes of {name} sum to {formats.milliseconds(total)}, and a run takes "
-        f"{formats.milliseconds(run)}"
+        f"the nodes of {name} sum to {number_texts.milliseconds(total)}, and a run takes "
+        f"{number_texts.milliseconds(run)}"
         for name, total, run in zip(models, sums, milliseconds, strict=True)
         if nodes and abs(total - run) > QUARTER * run
     ]

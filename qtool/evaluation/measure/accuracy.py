@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.output_pass import Agreements
@@ -202,7 +202,7 @@ def _warnings(
         noisy = model.sqnr_db is not None and model.sqnr_db < NOISY_DB
         if noisy and outside > OUTSIDE:
             yield (
-                f"{formats.share(outside)} of the input values are outside the range that "
+                f"{number_texts.share(outside)} of the input values are outside the range that "
                 f"{names[i]} was calibrated on; prepare the data as for the calibration, or "
                 "calibrate on data like this"
             )

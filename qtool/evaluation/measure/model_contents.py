@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qtool.backends.formats import open_file
 from qtool.backends.model_file import TensorParameters
-from qtool.core.formats import table
+from qtool.core.number_texts import table
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Printed, Summary
 from qtool.verification import Coverage

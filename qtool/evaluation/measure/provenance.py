@@ -10,8 +10,8 @@ from typing import Any
 from qtool.backends.formats import open_file
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import FileError
-from qtool.core.formats import quantity
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.number_texts import quantity
+from qtool.core.path_arguments import model_file
 from qtool.core.summary import Result, Summary
 
 _CHUNK = 1 << 24  # bytes read at once
@@ -88,7 +88,6 @@ def _origin_rows(origin: Origin) -> list[tuple[str, str]]:
     ]
 
 
-@accepts_paths("file", models="file")
 def provenance(file: str | Path) -> Provenance:
     """Return what made a model file.
 
@@ -99,11 +98,12 @@ def provenance(file: str | Path) -> Provenance:
         FileError: not a model file.
         VerificationError: the metadata that qtool wrote is damaged.
     """
-    model = open_file(file)
+    path = model_file(file)
+    model = open_file(path)
     digests = {path.name: _sha256(path) for path in model.parts}
     producer, conversion = model.maker, model.conversion()
     version = producer.removeprefix(_OWN) if producer.startswith(_OWN) else None
-    common = (str(file), digests, producer, version)
+    common = (str(path), digests, producer, version)
     if conversion is None:
         return Provenance(*common, None, None, None, None, None, (), model.self_test())
     info = conversion.info

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qtool.core.formats import size, times
+from qtool.core.number_texts import size, times
 from qtool.evaluation.report.verdict import HEADLINES, Level
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import percent, quantity
+from qtool.core.number_texts import percent, quantity
 from qtool.core.option_names import MODES
 from qtool.core.torch_package import has_torch
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing

@@ -17,15 +17,12 @@ from qtool.core.data.subset import first_samples
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.file_forms import IMAGES, SOUNDS
-from qtool.core.label_names import check_label_array
 from qtool.core.log import log_note
-from qtool.core.numpy_files import SUFFIXES, has_arrays
+from qtool.core.numpy_files import SUFFIXES, check_label_array, has_arrays
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit
 from qtool.frontends.data.unused_options import (
-    ARRAYS,
-    BATCHES,
     WINDOWS,
     check_used,
     check_values,
@@ -73,7 +70,7 @@ def load_data(
     without = without if labels is None else (*without, labels)
     chosen = parse_columns(options.column)
     if named or arrays:
-        check_used(source, (BATCHES if named else ARRAYS,), options)
+        check_used(source, (), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))

@@ -39,7 +39,7 @@ from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.tables import has_named_columns, number_batches, number_columns
-from qtool.frontends.data.unused_options import COLUMNS, NAMES, NUMBERS, TEXTS, check_used
+from qtool.frontends.data.unused_options import COLUMNS, NAMES, TEXTS, check_used
 from qtool.frontends.own_models import TaskCollator, TaskModel
 from qtool.frontends.torch.example_inputs import SuggestedSizes
 
@@ -167,7 +167,7 @@ def load_rows(
     takes = Arguments.of(model if isinstance(model, nn.Module) else None)
     if (table := number_table(path, chosen, labels, numbers, takes)) is not None:
         columns, target, has_names = table
-        check_used(source, (NUMBERS, COLUMNS, *([NAMES] if has_names else [])), options)
+        check_used(source, (COLUMNS, *([NAMES] if has_names else [])), options)
         return number_batches(
             path, columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )

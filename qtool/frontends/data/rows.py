@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, describe, missing
 from qtool.core.file_forms import IMAGES, SOUNDS
 from qtool.core.log import log_note, unlogged
-from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
+from qtool.core.remedies import Argument, DataEdit, OtherFile
 from qtool.frontends.data.separated_values import read_lines
 from qtool.frontends.data.tables import LINES, TABLES, read_objects, read_table
 from qtool.frontends.optional_packages import require
@@ -106,10 +104,7 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
         rows = _table(path, columns, label)
     else:
         known = ", ".join((".npy", ".npz", ".txt", *TABLES))
-        raise DataError(
-            f"{path}: data is a folder, a file of {known}, or package.module:function",
-            *_other_form(path),
-        )
+        raise DataError(f"{path}: data is a folder, a file of {known}, or package.module:function")
     if not rows:
         raise DataError(f"{path} has no samples")
     odd = next((r for r in rows if r.kinds != rows[0].kinds or not r.kinds), None)
@@ -120,20 +115,6 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
             DataEdit("give samples of one kind"),
         )
     return rows
-
-
-_OTHER_FORMS = {
-    (".zip", ".tar", ".gz", ".tgz", ".7z"): "unpack it, and give the folder",
-    (".xlsx", ".xls", ".ods"): "save it as .csv",
-    (".pt", ".pth", ".pkl", ".pickle", ".h5", ".hdf5", ".mat"): "save its array with numpy.save",
-    (*IMAGES, *SOUNDS): "give its folder",
-}
-"""Suffixes of files that are no data -> what to give in place of one."""
-
-
-def _other_form(path: Path) -> list[OtherFile]:
-    suffix = path.suffix.lower()
-    return [OtherFile(text) for suffixes, text in _OTHER_FORMS.items() if suffix in suffixes]
 
 
 def _folder(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
@@ -205,41 +186,11 @@ def _row(
 def _no_kind(columns: Mapping[str, Any], where: str) -> DataError:
     """Return the error of a row without a column named as texts, images or sounds are."""
     usual = ", ".join([*dict.fromkeys(a for a, _ in _TEXT), *_CHATS, "image", "audio"])
-    remedies = _choices(columns)
-    texts = [name for name, value in columns.items() if isinstance(value, str)]
-    if texts and any(isinstance(value, _NUMBERS) for value in columns.values()):
-        return DataError(
-            f"{where}: the column '{texts[0]}' holds {columns[texts[0]]!r:.40}, no number, and no "
-            f"column of texts has a usual name ({usual})",
-            *remedies,
-        )
     return DataError(
-        f"{where} has no text, image or sound in a column of a usual name ({usual}); its columns "
-        f"are {_listed(columns)}",
-        *remedies,
+        f"{where} has no text, image or sound in a column of a usual name ({usual}), and its "
+        f"columns are not all numbers: {_listed(columns)}",
+        Argument("--column", text="name the columns to use with {}"),
     )
-
-
-_WRITTEN = re.compile(r"[-+$€£]*\s*\d[\d.,' ]*\s*[%$€£]?")
-"""A number in a spelling of people: 1,5 or 1,000 or 10 % or $3."""
-
-
-def _choices(columns: Mapping[str, Any]) -> list[Remedy]:
-    """Return what columns to choose, of texts or of numbers."""
-    texts = [name for name, value in columns.items() if isinstance(value, str)]
-    numbers = [name for name, value in columns.items() if name and isinstance(value, _NUMBERS)]
-    for name in texts:
-        if _WRITTEN.fullmatch(columns[name].strip()):
-            text = f"write column '{name}' as numbers that Python reads, such as 1234.5"
-            return [DataEdit(f"{text} (this one is {columns[name]!r})")]
-    several = f" (a text, or two: {', '.join(texts)})" if len(texts) > 1 else ""
-    offers: list[Remedy] = []
-    if numbers and texts:
-        offers.append(DataEdit("give it as numbers, as the model was trained"))
-    if numbers:
-        offers.append(Argument("--column", ",".join(numbers), "choose the numbers with {}"))
-    offers += [Argument("--column", t, f"choose the text with {{}}{several}") for t in texts[:1]]
-    return offers or [Argument("--column", text="name the columns to use with {}")]
 
 
 def _listed(columns: Iterable[str]) -> str:

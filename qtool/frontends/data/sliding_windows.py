@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from qtool.core.argument_names import argument
-from qtool.core.errors import DataError, describe
-from qtool.core.missing_files import missing
+from qtool.core.errors import DataError, describe, missing
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.data.collators import ProcessorCollator, processed

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.argument_names import argument
 from qtool.core.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_files import TensorBatches
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
-from qtool.core.label_names import LABELS
+from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
-from qtool.core.remedies import Argument, DataEdit, OtherFile
+from qtool.core.remedies import DataEdit, OtherFile
 from qtool.core.types import Array
 from qtool.frontends.data.separated_values import is_number, read_lines, read_separated
 from qtool.frontends.optional_packages import require
@@ -152,11 +151,7 @@ def choose_columns(
     targets = [] if label is None else [label] if label in table else label.split(",")
     for name in (*chosen, *targets):
         if name not in table:
-            named = [*table] != [str(i) for i in range(len(table))]
-            raise DataError(
-                f"{path} has no column '{name}'; its columns are {', '.join(table)}",
-                *([] if named else [DataEdit("write the names of the columns in its first line")]),
-            )
+            raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
     inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
@@ -189,25 +184,7 @@ def number_columns(
     for name, column in columns.items():
         if name not in LABELS and (odd := _odd_cell(column)) is not None:
             raise _odd_row(path, odd, name, column[odd])
-    if chosen and (mixed := _mixed(columns)):
-        name, numbers = mixed
-        raise DataError(
-            f"{path}: the column '{name}' holds {columns[name][0]!r:.40}, others of "
-            f"{argument('--column')} numbers",
-            DataEdit("give it as numbers, as the model was trained"),
-            Argument("--column", ",".join(numbers), "choose the numbers alone with {}"),
-        )
     return (columns, target) if _hold_numbers(columns) else None
-
-
-def _mixed(columns: Columns) -> tuple[str, list[str]] | None:
-    """Return a column of texts and those of numbers; None where all are of one kind."""
-    texts = [name for name, column in columns.items() if isinstance(column[0], str)]
-    numbers = [name for name, column in columns.items() if isinstance(column[0], _NUMBERS)]
-    return (texts[0], numbers) if texts and numbers else None
-
-
-_NUMBERS = (int, float, np.number)
 
 
 def _odd_cell(column: Array) -> int | None:

@@ -12,20 +12,8 @@ from qtool.core.errors import DataError
 from qtool.core.limits import Range
 from qtool.core.remedies import CallEdit, Omission
 
-BATCHES, ARRAYS, NUMBERS = "batches", "arrays", "numbers"
 IMAGES, SOUNDS, TEXTS, WINDOWS = "image", "sound", "text", "windows"
 COLUMNS, NAMES = "columns", "names"
-
-HAS: Mapping[str, str] = {
-    BATCHES: "makes batches of model inputs",
-    ARRAYS: "has arrays, which are model inputs as they are",
-    NUMBERS: "has columns of numbers, which are model inputs as they are",
-    IMAGES: "has images",
-    SOUNDS: "has sounds",
-    WINDOWS: "is read as one text",
-    TEXTS: "has texts",
-}
-"""Kind of data -> what a source of it has or does; the first that fits describes it."""
 
 USES: Mapping[str, tuple[str, Collection[str]]] = {
     "transform": ("images and sounds", {IMAGES, SOUNDS}),
@@ -60,14 +48,10 @@ def check_values(batch_size: object, labels: object) -> None:
 def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names out of a list, or of a text where commas separate them."""
     names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
-    if odd := [name for name in names if not isinstance(name, str)]:
-        raise DataError(
-            f"{argument('--column')} has {odd[0]!r:.40}", CallEdit("give names of columns")
-        )
-    stripped = tuple(name.strip() for name in names)
+    stripped = tuple(name.strip() if isinstance(name, str) else "" for name in names)
     if not all(stripped):
         raise DataError(
-            f"{argument('--column')} has an empty name", CallEdit("give names of columns")
+            f"{argument('--column')} is {columns!r:.40}", CallEdit("give names of columns")
         )
     return stripped
 
@@ -79,12 +63,9 @@ class UnusedOptionError(DataError):
         option: its name, without dashes.
     """
 
-    def __init__(self, source: str | Path, option: str, has: str) -> None:
+    def __init__(self, source: str | Path, option: str) -> None:
         what, flag = USES[option][0], f"--{option}"
-        super().__init__(
-            f"{argument(flag)} is for {what}, and {source} {has}",
-            Omission(flag),
-        )
+        super().__init__(f"{argument(flag)} is for {what}, not for {source}", Omission(flag))
         self.option = option
 
 
@@ -93,8 +74,7 @@ def check_used(source: str | Path, kinds: Collection[str], options: DataOptions)
 
     Args:
         source: the data, for the message.
-        kinds: all that fit the data: keys of `HAS`, COLUMNS for a table and NAMES for labels that
-            are names.
+        kinds: all that fit the data; none of `USES` where it is model inputs as they are.
         options: what the user chose.
 
     Raises:
@@ -103,12 +83,7 @@ def check_used(source: str | Path, kinds: Collection[str], options: DataOptions)
     chosen = [name for name in options.chosen().values() if name in USES]
     unused = (name for name in chosen if not set(kinds) & set(USES[name][1]))
     if (option := next(unused, None)) is not None:
-        has = next((text for kind, text in HAS.items() if kind in kinds), "has none")
-        if option == "classes" and not {BATCHES, ARRAYS} & set(kinds):
-            has = "has no labels that are names"
-        if option == "column" and not {BATCHES, ARRAYS} & set(kinds):
-            has = "has no columns"
-        raise UnusedOptionError(source, option, has)
+        raise UnusedOptionError(source, option)
     if "transform" in chosen and "processor" in chosen:
         raise DataError(
             f"{argument('--transform')} prepares what {source} has, and "

@@ -29,7 +29,6 @@ from qtool.core.data.noise_inputs import Noise
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
-from qtool.core.missing_files import path_remedies
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.value_names import unique
@@ -122,7 +121,7 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
 def _message(file: Path, whole: bool) -> onnx.ModelProto:
     """Return the message of a file; `whole`: with the weights of other files."""
     if not is_file(file):
-        raise CaptureError("no such file", *path_remedies(file))
+        raise CaptureError("no such file")
     try:
         model = onnx.load(file, load_external_data=False)
         check_weight_files(model, file.parent)

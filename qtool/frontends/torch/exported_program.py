@@ -20,8 +20,7 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.downloads import check_archive, check_download, unreadable
-from qtool.core.errors import CaptureError
-from qtool.core.missing_files import missing
+from qtool.core.errors import CaptureError, missing
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import ModelEdit, OtherFile

@@ -15,7 +15,7 @@ from typing import Any
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
-from qtool.core.formats import part, table
+from qtool.core.number_texts import part, table
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 from qtool.plugins.emulators.cpus import CPUS, Cpu, Family

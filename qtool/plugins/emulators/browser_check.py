@@ -8,7 +8,7 @@ from pathlib import Path
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.core.errors import EmulationError
-from qtool.core.formats import count, db, percent, quantity
+from qtool.core.number_texts import count, db, percent, quantity
 from qtool.core.progress import track_task
 from qtool.planning.targets import target
 from qtool.plugins.emulators.other_cpus import verify_on, verify_on_webgpu

@@ -12,7 +12,7 @@ from qtool.backends.formats import check_quantized, open_model
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.core.errors import FileError
 from qtool.core.file_forms import is_tflite
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.types import Array, Progress
 from qtool.evaluation.feeder import Feeder
@@ -26,7 +26,6 @@ from qtool.plugins.emulators.result import CpuComparison
 from qtool.plugins.emulators.webgpu_result import WebGpuComparison
 
 
-@accepts_paths("file", models="file")
 def verify_on(
     file: str | Path,
     cpus: str | Iterable[str],
@@ -57,7 +56,7 @@ def verify_on(
         FileError: not an ONNX file, or one without quantized operators.
         VerificationError: ONNX Runtime does not load the file.
     """
-    path, chosen = Path(file), (cpus if isinstance(cpus, str) else tuple(cpus))
+    path, chosen = model_file(file), (cpus if isinstance(cpus, str) else tuple(cpus))
     every = parse_cpus(chosen)
     check_quantized(path)
     if is_tflite(path):
@@ -81,7 +80,6 @@ def verify_on(
     )
 
 
-@accepts_paths("file", models="file")
 def verify_on_webgpu(
     file: str | Path,
     data: Iterable[Any] | None = None,
@@ -108,7 +106,7 @@ def verify_on_webgpu(
             fails, or takes longer than `timeout`.
         FileError: not an ONNX file.
     """
-    path = Path(file)
+    path = model_file(file)
     check_available((WEBGPU,))
     inputs = _inputs(path, data, samples, batch_size)
     return run_on_webgpu(path, inputs, _this_machine(), timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from qtool.core.formats import db, percent, quantity, table
+from qtool.core.number_texts import db, percent, quantity, table
 from qtool.core.records import to_json
 from qtool.core.summary import Summarized, Summary
 from qtool.plugins.emulators.placement import Placement

@@ -14,8 +14,8 @@ from qtool.calibration.scale_alignment import clamp_limits
 from qtool.core import graph as G
 from qtool.core.affine import Affine
 from qtool.core.errors import CalibrationError
-from qtool.core.formats import quantity
 from qtool.core.graph import FloatGraph
+from qtool.core.number_texts import quantity
 from qtool.core.quant_params import QuantParams, unbounded_codes
 from qtool.core.remedies import OtherFile
 from qtool.core.types import INT8, INT8_NARROW, Array, Observed, QType

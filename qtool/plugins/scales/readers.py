@@ -18,8 +18,7 @@ from qtool.backends.onnx.reading import (
     name_of,
 )
 from qtool.core.affine import Affine
-from qtool.core.errors import MALFORMED, CalibrationError, FileError
-from qtool.core.missing_files import missing
+from qtool.core.errors import MALFORMED, CalibrationError, FileError, missing
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
 from qtool.core.types import INT8, INT16, INT32, UINT8, UINT16, Array, QType

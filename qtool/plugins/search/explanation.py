@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from qtool.core.formats import part, percent, quantity, table
+from qtool.core.number_texts import part, percent, quantity, table
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summarized, Summary, group_names
 from qtool.frontends.data.sample_names import SampleNames

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qtool.core.formats import quantity
+from qtool.core.number_texts import quantity
 from qtool.core.search_options import SearchGoals
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.metrics.metric import Metric, check_drop, default_drop

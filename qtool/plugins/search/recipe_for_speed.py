@@ -20,7 +20,6 @@ from qtool.core.errors import OptionError
 from qtool.core.log import unlogged
 from qtool.core.option_names import suffixes_of
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Omission
 from qtool.core.summary import Printed, group_names
 from qtool.distributed import current
@@ -156,7 +155,6 @@ class FastestRecipe(Printed):
         none = "; no choice is faster than float" if self.fastest.median < 1 else ""
         return f"measured here: {text}{none}"
 
-    @accepts_paths("path")
     def save(self, path: str | Path) -> None:
         """Write the recipe as a .toml or .json file, which `quantize` reads.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import db, percent, quantity, share, size, table, times
+from qtool.core.number_texts import db, percent, quantity, share, size, table, times
 from qtool.core.sqnr import decibels
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows

@@ -9,7 +9,6 @@ from pathlib import Path
 from qtool.api.quantized_model import QuantizedModel
 from qtool.core.atomic import write_atomic
 from qtool.core.option_names import MODEL_SUFFIXES
-from qtool.core.path_arguments import accepts_paths
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.tune_result import TuneResult
 
@@ -60,7 +59,6 @@ class TunedModel(TuneResult):
         summary = f"{trial.speedup:.2f}x as fast as float, {trial.size} bytes, {trial.score.text}"
         return f"# Written by qtool tune: {summary}\n{recipe.to_toml()}"
 
-    @accepts_paths("path", "page", "recipe")
     def save(
         self,
         path: str | Path,

@@ -23,11 +23,11 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError
-from qtool.core.frame_columns import in_column_order, input_columns, split_labels
+from qtool.core.frame_columns import columns_in_errors, in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import accepts_paths
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.search_options import SearchOptions
@@ -41,7 +41,6 @@ from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import Captured, Model, capture_model
-from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
 from qtool.planning.plan import QuantPlan
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@accepts_paths("archive")
 @keywords_of(QuantizeOptions, "mode", "measure")
 def tune(
     model: Model | Captured,
@@ -140,7 +138,7 @@ def tune(
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
-    with columns_in_errors(data, model, first):
+    with columns_in_errors(data):
         captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
     recipes = _recipes(how, accuracy, options.choices)
@@ -174,7 +172,6 @@ def tune(
     return tuned_model(result, converted, suffix)
 
 
-@accepts_paths("file", "repaired_file", models="file")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -208,6 +205,7 @@ def explain(
     Example:
         >>> print(qtool.explain("model.int8.onnx", model, loader))
     """
+    file = model_file(file)
     open_file(file)
     check_fixed_inputs(file, model)
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
@@ -216,7 +214,7 @@ def explain(
     captured = capture_model(model, first, dynamic)
     if not other_model:
         check_same_model(file, captured, model)
-    explainer = Explainer(Path(file), captured, first)
+    explainer = Explainer(file, captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)
     explanation = explainer.explain(bound, samples, most)

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from qtool.core import formats
-from qtool.core.formats import db, percent
+from qtool.core import number_texts
+from qtool.core.number_texts import db, percent
 from qtool.evaluation.measure.layer_errors import LayerError
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.page.short_names import block_of, short_name, short_names
@@ -147,7 +147,7 @@ def _nodes(report: Report) -> Drawing | None:
             bars.set_label(escape_math(name))
             for y, time in zip(rows, widths, strict=True):
                 if time > limit:  # the bar leaves the drawing
-                    text = f"{escape_math(name)}: {formats.milliseconds(time)} "
+                    text = f"{escape_math(name)}: {number_texts.milliseconds(time)} "
                     axes.text(limit, y, text, ha="right", va="center", color=INK, fontsize=8)
         axes.legend(**LEGEND)
         axes.set_yticks(range(len(nodes)), _labels([n.name for n in nodes]))

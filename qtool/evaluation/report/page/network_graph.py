@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from qtool.core.formats import count, db, percent
+from qtool.core.number_texts import count, db, percent
 from qtool.evaluation.report.report import Report
 
 MAX_NODES = 200

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from qtool.core import formats
+from qtool.core import number_texts
 from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
@@ -80,7 +80,7 @@ def environment() -> jinja2.Environment:
 
 def _plain(value: Any) -> Any:
     """Return a value of a Markdown page, which takes HTML: a text without tags."""
-    return formats.printable(value).replace("<", "&lt;") if isinstance(value, str) else value
+    return number_texts.printable(value).replace("<", "&lt;") if isinstance(value, str) else value
 
 
 def _cell(value: Any) -> str:
@@ -90,16 +90,16 @@ def _cell(value: Any) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "blocks": block_times,
-    "bytes": formats.size,
+    "bytes": number_texts.size,
     "cell": _cell,
-    "count": formats.count,
-    "db": formats.db,
+    "count": number_texts.count,
+    "db": number_texts.db,
     "drop": lambda value, metric: metric.change(value),
-    "general": formats.general,
+    "general": number_texts.general,
     "interval": lambda metric, model: metric.change_interval(model),
     "is_best": lambda report, column, model: model in best_in_column(report, column),
     "measure": lambda value, metric: metric.text(value),
-    "milliseconds": formats.milliseconds,
-    "percent": formats.percent,
-    "times": formats.times,
+    "milliseconds": number_texts.milliseconds,
+    "percent": number_texts.percent,
+    "times": number_texts.times,
 }
