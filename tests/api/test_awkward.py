@@ -116,7 +116,7 @@ def test_converts_exactly(shape: tuple[int, ...], tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     data = [torch.randn(shape, generator=generator) for _ in range(2)]
     file = tmp_path / "net.onnx"
-    result = qtool.quantize(Arms(BY_SHAPE[shape]).eval(), data).export(file)
+    result = qtool.quantize(Arms(BY_SHAPE[shape]).eval(), data, accuracy="fast").export(file)
     assert result.passed
     assert result.exactness.exact
     assert result.fidelity.worst > 20
@@ -146,9 +146,9 @@ def test_a_pad_of_zeros_is_no_padding_of_a_max_pool(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = Padded().eval()(x).numpy()
     assert run(session(plain), [x.numpy()])[0] == pytest.approx(expected, abs=1e-4)
-    result = qtool.quantize(captured, [x], recipe=[{"select": "c", "as": "float"}]).export(
-        tmp_path / "int8.onnx"
-    )
+    recipe = [{"select": "c", "as": "float"}]
+    quantized = qtool.quantize(captured, [x], recipe=recipe, accuracy="fast")
+    result = quantized.export(tmp_path / "int8.onnx")
     assert result.parity.optimised.worst < 1  # nothing integer lies before the pool
 
 

@@ -37,7 +37,7 @@ def data(*shape: int) -> list[torch.Tensor]:
 
 
 def quantized(model: nn.Module, *shape: int, **options: Any) -> qtool.QuantizedModel:
-    return qtool.quantize(model.eval(), data(*shape), **options)
+    return qtool.quantize(model.eval(), data(*shape), accuracy="fast", **options)
 
 
 def network() -> nn.Module:

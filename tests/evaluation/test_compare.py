@@ -37,7 +37,8 @@ def captured(digits):
 
 @pytest.fixture(scope="module")
 def quantized(captured, digits):
-    return qtool.quantize(captured, torch.from_numpy(digits.calibration_images[:128]).split(32))
+    images = torch.from_numpy(digits.calibration_images[:128])
+    return qtool.quantize(captured, images.split(32), accuracy="fast")
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ NODES = (
 def quantized(target: str = "onnxruntime") -> QuantizedModel:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
-    return qtool.quantize(net, [X], target=target)
+    return qtool.quantize(net, [X], target=target, accuracy="fast")
 
 
 def timing(ratio: float) -> Timing:
@@ -189,7 +189,7 @@ def test_a_model_that_takes_no_single_sample_is_timed_on_all(
     monkeypatch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.01)
     dynamic = {"x": {0: "nodes"}, "edges": {0: "edges"}}
     batch = (torch.randn(5, 4), torch.tensor([4, 3, 2, 1, 4, 0]))
-    model = qtool.quantize(Neighbours().eval(), [batch], dynamic=dynamic)
+    model = qtool.quantize(Neighbours().eval(), [batch], dynamic=dynamic, accuracy="fast")
     assert model.export(tmp_path / "m.onnx") is not None
     found = model.speed(tmp_path / "m.onnx", seconds=0.01)
     assert found is not None

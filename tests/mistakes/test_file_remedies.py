@@ -89,7 +89,7 @@ def frame_of(*names: str) -> Frame:
 
 def test_a_data_frame_with_the_number_to_predict() -> None:
     check_refused(
-        lambda: qtool.quantize(price_net(), frame_of("a", "b", "c", "price")),
+        lambda: qtool.quantize(price_net(), frame_of("a", "b", "c", "price"), accuracy="fast"),
         "CaptureError DataEdit",
         "choose the columns of the input (frame[['a', 'b', 'c']])",
     )
@@ -104,7 +104,7 @@ def test_a_data_frame_with_coordinates() -> None:
 
 def test_an_input_with_a_usual_name_of_labels() -> None:
     check_refused(
-        lambda: qtool.quantize(price_net(), frame_of("a", "b", "target")),
+        lambda: qtool.quantize(price_net(), frame_of("a", "b", "target"), accuracy="fast"),
         "CaptureError DataEdit",
         "the column 'target' is left out by its name, and the model takes it",
     )
@@ -124,7 +124,7 @@ def test_masks_next_to_classes() -> None:
 
 def test_a_table_that_no_choice_of_columns_mends() -> None:
     check_refused(
-        lambda: qtool.quantize(token_net(), qtool.load_data("prices.csv")),
+        lambda: qtool.quantize(token_net(), qtool.load_data("prices.csv"), accuracy="fast"),
         "CaptureError DataEdit",
         "these have fractions; give whole numbers",
     )
