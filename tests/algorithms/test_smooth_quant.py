@@ -228,8 +228,7 @@ class Recurrent(nn.Module):
     [
         (nn.LSTM, "static"),
         (nn.LSTM, "dynamic"),
-        *(pytest.param(k, "static", marks=pytest.mark.matrix) for k in (nn.GRU, nn.RNN)),
-        *((k, "dynamic") for k in (nn.GRU, nn.RNN)),
+        (nn.GRU, "dynamic"),
     ],
 )
 def test_wide_channels_of_a_recurrent_layer(kind: type[nn.RNNBase], mode: str) -> None:
