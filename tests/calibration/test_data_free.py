@@ -81,7 +81,6 @@ def distance(batches: Iterable[torch.Tensor]) -> float:
 
 def tensors() -> list[torch.Tensor]:
     graph = captured().unfolded
-    assert graph is not None
     return [graph.tensors_of(b)[0] for b in synthesize_data(graph)]
 
 

@@ -342,7 +342,6 @@ def exported(dynamic: bool) -> bytes:
             dynamo=True,
             verbose=False,
         )
-    assert written is not None
     return written.model_proto.SerializeToString()
 
 
@@ -475,7 +474,6 @@ def test_a_mask_in_a_file_may_be_infinite(tmp_path: Path) -> None:
     quantized = quantize(
         load_onnx(tmp_path / "masked.onnx"), [torch.from_numpy(ramp(4, 4, 8))], accuracy="fast"
     )
-    assert quantized.fidelity is not None
     assert quantized.fidelity.worst > 20
 
 

@@ -53,7 +53,6 @@ def test_only_a_pad_with_zeros_stands_on_codes() -> None:
     found = quantized("pad_with_ones")
     assert not [n for n in found.qdq.graph.nodes if n.target is torch_ops.pad_codes]
     decision = found.plan.decision("pad")
-    assert decision is not None
     assert (decision.execution, decision.reason) == (
         Execution.FLOAT,
         "it pads with a value other than zero",

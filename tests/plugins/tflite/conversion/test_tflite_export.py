@@ -37,12 +37,9 @@ def test_a_file_computes_the_plan(name: str, tmp_path: Path) -> None:
     """With LiteRT each code is compared with it, else with the engine alone."""
     path, model = tmp_path / "model.tflite", converted(name, "tflite")
     result = model.export(path)
-    assert result is not None
     assert result.passed
-    assert result.parity.steps is not None
     assert result.parity.steps.compared > 5
     if litert.version() is not None:
-        assert result.exactness is not None
         assert result.exactness.exact
         assert result.exactness.float_steps == 0
     else:
@@ -137,7 +134,6 @@ def test_a_microcontroller_takes_bytes_and_normalizes_them_in_integers(tmp_path:
     model = qtool.quantize(Normalized().eval(), [images], target="tflite-micro", accuracy="fast")
     path = tmp_path / "model.tflite"
     result = model.export(path)
-    assert result is not None
     assert result.passed
     assert result.fidelity.worst > 30
     expected = Counter(QUANTIZE=1, DEPTHWISE_CONV_2D=1, CONV_2D=1, MEAN=1, RESHAPE=1)
@@ -159,7 +155,6 @@ def test_a_microcontroller_takes_the_mean_of_a_signal(tmp_path: Path) -> None:
     data = [torch.randn(32, 3, 20, generator=torch.Generator().manual_seed(0))]
     model = qtool.quantize(Signal().eval(), data, target="tflite-micro", accuracy="fast")
     result = model.export(tmp_path / "model.tflite")
-    assert result is not None
     assert result.passed
     assert "MEAN" in kinds(tmp_path / "model.tflite")
 
@@ -187,7 +182,6 @@ def test_a_microcontroller_computes_with_numbers_in_integers(tmp_path: Path) -> 
         Gated().eval(), [torch.randn(64, 8)], target="tflite-micro", accuracy="fast"
     )
     result = model.export(tmp_path / "model.tflite")
-    assert result is not None
     assert result.passed
     assert result.coverage.share == 1
     assert not {"DIV", "SUB", "NEG", "DEQUANTIZE"} & set(kinds(tmp_path / "model.tflite"))
@@ -213,7 +207,6 @@ def test_a_flattened_image_moves_the_columns_of_the_next_layer(tmp_path: Path) -
     result = qtool.quantize(network.eval(), [images(16)], target="tflite", accuracy="fast").export(
         path
     )
-    assert result is not None
     assert result.passed
     assert kinds(path) == Counter(QUANTIZE=1, CONV_2D=1, RESHAPE=1, FULLY_CONNECTED=1, DEQUANTIZE=1)
 
@@ -336,9 +329,7 @@ def test_every_kernel_on_codes_is_exact(tmp_path: Path) -> None:
         qtool.quantize(Kernels().eval(), [images(16)], target="tflite", accuracy="fast"),
     )
     result = model.export(path)
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.exact
     kernels = "HARD_SWISH GELU PRELU LEAKY_RELU LOGISTIC TANH TRANSPOSE_CONV SOFTMAX BATCH_MATMUL"
     integer = {r.op for r in result.coverage.rows if r.integer}
@@ -352,9 +343,7 @@ def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
     mask = (torch.arange(6)[None] < torch.arange(16)[:, None] % 6 + 1).long()
     model = qtool.quantize(Floats().eval(), [(ids, mask)], target="tflite", accuracy="fast")
     result = model.export(tmp_path / "model.tflite")
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.exact
     assert result.exactness.float_steps > 20
 
@@ -377,9 +366,7 @@ class Codebook(nn.Module):
 def test_float_parts_of_a_file_of_one_sample_are_compared_on_one(tmp_path: Path) -> None:
     model = qtool.quantize(Codebook().eval(), [images(16)], target="tflite", accuracy="fast")
     result = model.export(tmp_path / "model.tflite")
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.exact
 
 
@@ -402,7 +389,6 @@ def test_the_ends_of_a_sentence_encoder_can_be_written(tmp_path: Path) -> None:
     ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
     path = tmp_path / "model.tflite"
     result = qtool.quantize(Filled().eval(), [ids], target="tflite", accuracy="fast").export(path)
-    assert result is not None
     assert result.passed
     assert kinds(path)["ZEROS_LIKE"] == 2
 
@@ -544,10 +530,8 @@ def test_coverage_and_verification_are_those_of_the_last_export(tmp_path: Path) 
     assert fresh.passed
     assert "as planned" in str(model.coverage)
     exported = model.export(tmp_path / "model.tflite")
-    assert exported is not None
     assert model.coverage is exported.coverage
     on_onnx = model.export(tmp_path / "model.onnx")
-    assert on_onnx is not None
     assert model.coverage is on_onnx.coverage
     assert model.verify().coverage.runtime == on_onnx.coverage.runtime
     assert model.verify(tmp_path / "model.tflite").coverage == exported.coverage
@@ -587,6 +571,5 @@ def test_the_integer_program_of_an_exported_file_gives_its_codes(name: str, tmp_
         codes if codes.is_floating_point() else program.params[program.outputs[0]].dequantize(codes)
     )
     (port,) = file.outputs
-    assert port.params is not None
     apart = np.abs(port.params.quantize(real.numpy()).astype(int) - expected[0])
     assert apart.max() <= (0 if name == "depthwise" else 1)
