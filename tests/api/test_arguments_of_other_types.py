@@ -1,7 +1,5 @@
 """What is nothing of the kind that an argument takes: one sentence."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks that were refused once, or wrong: each converts, exactly, and near the float model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

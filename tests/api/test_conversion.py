@@ -1,7 +1,5 @@
 """calibrate, convert, quantize: every form of model and data comes to the same result."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

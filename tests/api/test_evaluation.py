@@ -1,7 +1,5 @@
 """verify, evaluate, compare and report: one call each, for whatever a person has at hand."""
 
-from __future__ import annotations
-
 import json
 import re
 

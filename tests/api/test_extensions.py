@@ -1,7 +1,5 @@
 """What a person adds from their own file stands beside what was there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights of 4 and 2 bits: in the int8 kernels, alone in blocks, and alone per channel."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Modes beside static: what is written, what the runtime makes of it, and that both agree."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A quantized model with ranges spoiled on purpose, and its data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """From a model to a report: the numbers are those of the runtime, a killed run goes on."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Inputs for a file: the user's batches checked against it, or made up within its ranges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

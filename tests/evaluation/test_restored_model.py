@@ -1,7 +1,5 @@
 """The model behind a file: equal to the one that was exported, however it was made."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """The sweep: its numbers are those of whole runs, and a broken layer leads."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

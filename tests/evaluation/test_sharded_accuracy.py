@@ -1,7 +1,5 @@
 """Figures of several processes: those of one, in the order of the data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

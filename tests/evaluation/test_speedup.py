@@ -1,7 +1,5 @@
 """The warning of a conversion whose result is slower than float. Times are given, not taken."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each metric of a gate accepts a file that is nearly the float file, and finds one that is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

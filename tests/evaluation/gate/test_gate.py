@@ -1,7 +1,5 @@
 """The outcomes of a gate on files of a product, made by another tool than qtool."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET

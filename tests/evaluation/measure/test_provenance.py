@@ -1,7 +1,5 @@
 """A file says what made it: the same for the same conversion, other for other weights and data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Conversion with the scales of another tool: its codes, its gaps, and files of other models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

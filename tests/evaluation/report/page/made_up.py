@@ -1,7 +1,5 @@
 """A report with made-up numbers, of as many layers as a test wants."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

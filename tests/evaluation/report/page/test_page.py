@@ -1,7 +1,5 @@
 """The page in a real browser: no error, no request, sorting, filter and layer view work."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

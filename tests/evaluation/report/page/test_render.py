@@ -1,7 +1,5 @@
 """The pages hold what the JSON holds, and nothing that is not in it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
