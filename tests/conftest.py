@@ -90,6 +90,17 @@ def untimed() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def undrawn() -> Iterator[None]:
+    """Pages have no drawings, as without matplotlib: most of the time of a report.
+
+    `made_up.drawn_pages` has them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtool.evaluation.report.page.render._figures", lambda report: {})
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def unsynced() -> Iterator[None]:
     """Do not wait for the disk: no test is about what a power cut leaves.
 

@@ -195,12 +195,10 @@ def test_parameters_are_solved_once_for_a_module_and_its_evidence(
     first = state.solved().parameters
     assert first is not None
     noted = state.with_notes("a note").solved().parameters
-    assert noted is not None
     assert noted.params is first.params
     assert noted.notes == (*first.notes, "a note")
     other = replace(calibration, statistics=dict(calibration.statistics))
     again = replace(state, calibration=other).solved().parameters
-    assert again is not None
     assert again.params is not first.params
 
 

@@ -12,7 +12,7 @@ import qtool
 from qtool.algorithms import batch_norm_reestimation
 from qtool.algorithms.conversion_state import LESS_ACCURATE
 from qtool.calibration.solve_parameters import BIAS_LIMIT
-from qtool.evaluation.restored_model import restore
+from tests.algorithms.restored import check_restored
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
 
@@ -104,12 +104,7 @@ def _off(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_the_file_holds_the_new_scales(tmp_path: Path) -> None:
     model = made(FOUR_BITS, "batch-norm-reestimation")
     assert {r.name: r.count for r in model.plan.rewrites}["batch-norm-reestimation"] == 3
-    result = model.export(tmp_path / "m.onnx")
-    assert result is not None
-    assert result.passed
-    found, x = restore(tmp_path / "m.onnx", captured(), model.sample), images(3)
-    with torch.no_grad():
-        assert torch.equal(found(x), model(x))
+    check_restored(model, captured(), images(3), tmp_path / "m.onnx")
 
 
 def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,7 @@ def test_floats_restore_the_range() -> None:
     plan = quantized().plan
     assert [(r.name, r.count) for r in plan.rewrites] == [(STEP, 1)]
     product, layer = plan.decision("down.restored"), plan.decision("down")
-    assert product is not None
     assert product.execution is Execution.FLOAT
-    assert layer is not None
     assert layer.execution is Execution.INTEGER
 
 
@@ -87,7 +85,6 @@ def test_a_reader_of_the_file_repeats_it(tmp_path: Path) -> None:
 def test_every_code_is_that_of_litert(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert")
     result = quantized().export(tmp_path / "m.tflite")
-    assert result is not None
     assert result.parity.passed
 
 

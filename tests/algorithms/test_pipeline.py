@@ -52,7 +52,6 @@ def trivial(log: list[Any], factor: float = 2.0) -> Step:
         return state.apply_edit(change, halved(factor))
 
     def run(state: ConversionState) -> ConversionState:
-        assert state.calibration is not None
         log.append(state.calibration.statistics[PROBE.name].channels)
         log.append([t.size for t in state.batches(4)])
         return apply(state, Change("halve", 1, "a test", {"by": torch.tensor([0.5])}))
@@ -77,7 +76,6 @@ def test_a_step_of_ones_own_sees_its_probe_and_its_samples_and_travels_in_the_fi
     assert [(r.name, r.count) for r in model.plan.rewrites if r.name == "halve"] == [("halve", 1)]
     model.export(tmp_path / "m.onnx")
     info = FileInfo.of(onnx.load(tmp_path / "m.onnx"))
-    assert info is not None
     assert [(c.step, c.reason) for c in info.changes] == [("halve", "a test")]
     found = restore(tmp_path / "m.onnx", captured, model.sample)
     with torch.no_grad():

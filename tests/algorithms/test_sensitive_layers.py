@@ -212,7 +212,6 @@ def test_weights_of_a_recurrent_layer_are_floats_where_their_codes_lose_most() -
     options: dict[str, Any] = {"mode": "static", "recover": ["sensitive-layers"]}
     model = qtool.quantize(Spectrum().eval(), [x], **options)
     decision = model.plan.decision("lstm")
-    assert decision is not None
     assert decision.execution is Execution.FLOAT
     assert any(NOTE in note for note in model.notes)
 

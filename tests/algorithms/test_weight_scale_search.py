@@ -10,8 +10,8 @@ import qtool
 from qtool.algorithms.weight_scale_search import fit_scales
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT4, INT8_NARROW, QType
-from qtool.evaluation.restored_model import restore
 from qtool.planning.targets.saturation import largest_pair_sums
+from tests.algorithms.restored import check_restored
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
 
@@ -53,10 +53,7 @@ def test_the_file_holds_the_scales_and_their_biases(tmp_path: Path) -> None:
     model = qtool.quantize(captured, [x], recipe=FOUR_BITS, recover=["weight-scale-search"])
     assert {r.name: r.count for r in model.plan.rewrites}["weight-scale-search"] == 2
     assert not torch.equal(model.parameters["0.weight"].scale, plain.parameters["0.weight"].scale)
-    assert model.export(tmp_path / "m.onnx").passed
-    found = restore(tmp_path / "m.onnx", captured, model.sample)
-    with torch.no_grad():
-        assert torch.equal(found(x), model(x))
+    check_restored(model, captured, x, tmp_path / "m.onnx")
 
 
 def test_fitted_scales_keep_the_limit_of_pairs() -> None:

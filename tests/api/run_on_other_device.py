@@ -1,7 +1,5 @@
 """Quantizes two networks on the CPU and on another device, and prints what differs as JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """What is nothing of the kind that an argument takes: one sentence."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +26,8 @@ def test_an_option(name: str) -> None:
 
 def test_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    quantized: Any = qtool.quantize(nn.Sequential(nn.Linear(4, 3)).eval(), [torch.randn(8, 4)])
+    model = nn.Sequential(nn.Linear(4, 3)).eval()
+    quantized: Any = qtool.quantize(model, [torch.randn(8, 4)], accuracy="fast")
     for path in (5, None, b"m.onnx"):
         with pytest.raises(TypeError, match="PathLike"):
             quantized.export(path)

@@ -1,7 +1,5 @@
 """verify, evaluate, compare and report: one call each, for whatever a person has at hand."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -123,9 +121,8 @@ def test_compare_with_a_reference_that_stands_outside(file, tmp_path):
 def test_a_report_is_of_a_file_a_quantized_model_or_a_model(file, tmp_path):
     of_file = qtool.report(file, iter(DATA), tmp_path / "f", QUICK, model=module())
     of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
-    of_model = qtool.report(
-        module(), DATA, tmp_path / "m", QUICK, calibration_data=images().split(16)
-    )
+    how = {"calibration_data": images().split(16), "accuracy": "fast"}
+    of_model = qtool.report(module(), DATA, tmp_path / "m", QUICK, **how)
     assert of_file.layers == of_quantized.layers == of_model.layers
     assert of_file.title == "int8.onnx"
     assert of_quantized.title == "q"
@@ -141,7 +138,7 @@ def test_a_report_is_of_a_file_a_quantized_model_or_a_model(file, tmp_path):
 )
 def test_a_report_needs_not_be_told_how_the_file_was_made(how, tmp_path):
     file = tmp_path / "int8.onnx"
-    qtool.quantize(captured(), DATA, **how).export(file)
+    qtool.quantize(captured(), DATA, accuracy="fast", **how).export(file)
     found = qtool.report(file, DATA, tmp_path / "r", QUICK, model=captured())
     assert found.layers is not None, found.layers_note
 
@@ -194,7 +191,7 @@ def test_evaluate_and_bench_read_both_files(apart, file):
 def test_what_people_get_has_report_and_speed(tmp_path, monkeypatch):
     from qtool.api import quantized_model as place
 
-    quantized = qtool.quantize(captured(), DATA)
+    quantized = qtool.quantize(captured(), DATA, accuracy="fast")
     assert type(quantized) is qtool.QuantizedModel
     asked = []
     monkeypatch.setattr(place, "measure_speedup", lambda *a, **k: asked.append((a, k)))

@@ -1,7 +1,5 @@
 """Evaluation data that does not fit is seen before the model is captured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

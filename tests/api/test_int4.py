@@ -1,7 +1,5 @@
 """Weights of 4 and 2 bits: in the int8 kernels, alone in blocks, and alone per channel."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,6 @@ def codes(file: onnx.ModelProto) -> dict[str, np.ndarray]:
 def test_codes_of_4_bits_run_in_the_int8_kernels(name: str, tmp_path: Path) -> None:
     found = static(name).export(tmp_path / "model.onnx")
     assert found.coverage.share == 1.0
-    assert found.exactness is not None
     assert found.exactness.exact
     stored = codes(onnx.load(tmp_path / "model.onnx"))
     assert stored

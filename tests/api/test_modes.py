@@ -1,7 +1,5 @@
 """Modes beside static: what is written, what the runtime makes of it, and that both agree."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from pathlib import Path
@@ -75,7 +73,7 @@ def captured() -> qtool.Captured:
 
 @functools.cache
 def quantized(mode: str) -> QuantizedModel:
-    return quantize(captured(), [ids()], mode=mode)
+    return quantize(captured(), [ids()], mode=mode, accuracy="fast")
 
 
 @functools.cache
@@ -175,7 +173,6 @@ def test_a_dynamic_point_is_dynamic_quantize_linear(values: list[float]) -> None
 def test_the_gradient_passes_a_dynamic_point() -> None:
     x = torch.tensor([-1.0, 0.3, 2.5], requires_grad=True)
     DynamicPoint("x", Dynamic(UINT8))(x).sum().backward()
-    assert x.grad is not None
     assert x.grad.tolist() == [1, 1, 1]
 
 
@@ -248,7 +245,7 @@ def test_a_layer_called_twice_keeps_one_copy_of_its_weights() -> None:
 
     model, x = Twice().eval(), torch.randn(4, 32)
     for mode in KERNELS:
-        file = quantize(model, [x], mode=mode).to_onnx()
+        file = quantize(model, [x], mode=mode, accuracy="fast").to_onnx()
         assert sum(i.name.endswith(".codes") for i in file.graph.initializer) == 1
 
 
@@ -268,7 +265,7 @@ def test_channels_of_zeros_give_zero(rule: dict[str, Any], tmp_path: Path) -> No
     only, x = nn.Sequential(nn.Linear(INPUTS, 6)).eval(), torch.randn(64, INPUTS)
     with torch.no_grad():
         only[0].weight[2:4], only[0].bias[2:4] = 0, 0
-    made = quantize(only, [x], recipe=[{"op": "linear", **rule}])
+    made = quantize(only, [x], recipe=[{"op": "linear", **rule}], accuracy="fast")
     file = tmp_path / "model.onnx"
     made.export(file)
     assert "0.weight: weights are zero" in "\n".join(made.notes)

@@ -1,7 +1,5 @@
 """What `import qtool` offers: the names of __all__, documented, imported when they are used."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

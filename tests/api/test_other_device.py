@@ -3,8 +3,6 @@
 The device is `tests/other_device.py`, so that no GPU is needed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

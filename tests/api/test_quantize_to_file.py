@@ -1,7 +1,5 @@
 """One call does what `qtool quantize` does: it judges by goals, and checks where files go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

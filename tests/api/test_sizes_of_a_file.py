@@ -1,7 +1,5 @@
 """Random inputs have sizes that a file takes, where it takes few."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """ONNX Runtime 1.23, the oldest that qtool works with, does not load products of 2-bit weights."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.backends.onnxruntime.session import VERSION

@@ -3,8 +3,6 @@
 python typed_script.py FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

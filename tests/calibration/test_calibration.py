@@ -322,7 +322,7 @@ def test_a_rewritten_file_is_fine_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_same_weights_in_another_object_are_the_same_model() -> None:
-    assert convert(copy.deepcopy(exact()), small()).parameters
+    assert convert(copy.deepcopy(exact()), small(), accuracy="fast").parameters
 
 
 def test_other_observers_do_not_merge() -> None:
@@ -401,7 +401,7 @@ def test_small_batches_are_samples_too(size: int) -> None:
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     calibration = calibrate(network, list(torch.randn(32, 4).split(size)), recover=["gptq"])
     assert len(calibration.kept_samples) == 32
-    notes = convert(network, calibration).notes
+    notes = convert(network, calibration, accuracy="fast").notes
     assert not [note for note in notes if "the calibration kept" in note]
 
 

@@ -81,7 +81,6 @@ def distance(batches: Iterable[torch.Tensor]) -> float:
 
 def tensors() -> list[torch.Tensor]:
     graph = captured().unfolded
-    assert graph is not None
     return [graph.tensors_of(b)[0] for b in synthesize_data(graph)]
 
 
@@ -104,9 +103,9 @@ def test_the_same_model_gives_the_same_inputs() -> None:
 
 
 def test_a_model_is_quantized_without_data() -> None:
-    model = qtool.quantize(captured(), None)
+    model = qtool.quantize(captured(), None, accuracy="fast")
     random = torch.randn(32, 3, 10, 10, generator=torch.Generator().manual_seed(0))
-    assert sqnr(model) > sqnr(qtool.quantize(captured(), [random])) + 6
+    assert sqnr(model) > sqnr(qtool.quantize(captured(), [random], accuracy="fast")) + 6
     (note,) = [n for n in model.notes if "without data" in n]
     assert "32 synthetic inputs" in note
     assert "2 BatchNorm layers" in note
@@ -117,14 +116,14 @@ def test_calibrating_without_data_says_so() -> None:
     found = qtool.calibrate(captured(), None)
     assert found.samples == 32
     assert "without data" in found.notes[0]
-    assert "without data" in qtool.convert(captured(), found).notes[0]
+    assert "without data" in qtool.convert(captured(), found, accuracy="fast").notes[0]
 
 
 def test_exported_programs_and_onnx_files_know_their_sizes() -> None:
     program = torch.export.export(trained(), (torch.zeros(4, 3, 10, 10),))
-    assert "without data" in qtool.quantize(program, None).notes[0]
+    assert "without data" in qtool.quantize(program, None, accuracy="fast").notes[0]
     network = OnnxModule(normed("N")).eval()
-    assert "without data" in qtool.quantize(network, None).notes[0]
+    assert "without data" in qtool.quantize(network, None, accuracy="fast").notes[0]
 
 
 def test_an_onnx_file_of_open_sizes_is_refused() -> None:

@@ -132,7 +132,7 @@ def test_hard_values_convert_and_run(
     with torch.no_grad():
         edit(model)
     x = data if isinstance(data, torch.Tensor) else noise(data)
-    found = quantize(model, [x, x])
+    found = quantize(model, [x, x], accuracy="fast")
     assert_usable(found)
     found.export(tmp_path / "model.onnx")  # raises unless verified
     (out,) = run((tmp_path / "model.onnx").read_bytes(), (x,))
@@ -144,7 +144,7 @@ def test_hard_values_convert_and_run(
 
 
 def test_usable_sees_a_bad_scale() -> None:
-    found = quantize(net(), [noise()])
+    found = quantize(net(), [noise()], accuracy="fast")
     assert_usable(found)
     for bad in (0.0, torch.inf, torch.nan, 1e-40):
         found.parameters["input"] = dataclasses.replace(

@@ -79,7 +79,6 @@ def test_what_was_trained_is_exported_within_the_limit_of_pairs(tmp_path: Path) 
     before = quantized(DATA)
     assert sums(quantized) > 128
     result = quantized.export(tmp_path / "trained.onnx")
-    assert result is not None
     assert result.passed
     assert result.fidelity.estimate.kind == CALIBRATION, "training may have used them"
     assert sums(quantized) <= 128

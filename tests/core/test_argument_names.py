@@ -1,7 +1,5 @@
 """Messages name arguments as their readers write them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

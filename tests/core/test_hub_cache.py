@@ -1,7 +1,5 @@
 """A hub id names the folder that the local Hugging Face cache has of it; nothing is downloaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from shutil import copyfile
 

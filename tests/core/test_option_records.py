@@ -1,7 +1,5 @@
 """Options are fields of records: commands, signatures and type checkers have the same ones."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, fields
 from math import inf, nan

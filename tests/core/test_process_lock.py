@@ -1,7 +1,5 @@
 """Threads convert at once, and leave the process as it was."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

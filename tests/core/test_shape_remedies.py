@@ -1,7 +1,5 @@
 """What to write for data of another form, in NumPy where torch is not installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

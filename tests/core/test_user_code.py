@@ -1,7 +1,5 @@
 """Models whose own code fails where their attributes are read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

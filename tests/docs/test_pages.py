@@ -36,7 +36,6 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 def _generate() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,7 +1,5 @@
 """A tiny network as files, float and int8, for all that measures files."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.backends.onnx.export import write_float

@@ -1,7 +1,5 @@
 """Tiny models of texts, as files: a causal one, and one whose tokens see each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One pass over data of any form, as `evaluate` and `report` make it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

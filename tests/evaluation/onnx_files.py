@@ -1,7 +1,5 @@
 """Tiny ONNX files: a product with a weight, with or without an error in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which float file speed is relative to. Times are given, not taken."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gathering: each stage measured once, what was kept taken from there, bad data refused early."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files of other tools, with the channels of images last, next to files that have them first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From a model to a report: the numbers are those of the runtime, a killed run goes on."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -37,7 +35,8 @@ def captured(digits):
 
 @pytest.fixture(scope="module")
 def quantized(captured, digits):
-    return qtool.quantize(captured, torch.from_numpy(digits.calibration_images[:128]).split(32))
+    images = torch.from_numpy(digits.calibration_images[:128])
+    return qtool.quantize(captured, images.split(32), accuracy="fast")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Evaluation: numbers against numpy by hand, and data that does not fit its labels."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a file holds, whoever made it: the numbers that were solved and observed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

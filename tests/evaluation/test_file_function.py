@@ -1,7 +1,5 @@
 """An ONNX file as a function of tensors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """One line says what computes in float, and a change of it that is true."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

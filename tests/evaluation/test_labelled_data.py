@@ -1,7 +1,5 @@
 """Labels of a frame of pandas."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

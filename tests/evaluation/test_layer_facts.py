@@ -1,7 +1,5 @@
 """The layers: together they own every point, and the facts about each are those of its numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a report is asked for: light to import, and results are kept by what they depend on."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

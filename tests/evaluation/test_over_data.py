@@ -1,7 +1,5 @@
 """Metrics of the outputs for all data and its labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Edges of concat and add, and the rows of the plan, as a report tells them."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.core.data import Batch

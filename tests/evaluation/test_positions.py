@@ -1,7 +1,5 @@
 """Positions of tokens, for files of other tools that take them as an input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

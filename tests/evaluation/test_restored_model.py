@@ -1,6 +1,6 @@
 """The model behind a file: equal to the one that was exported, however it was made."""
 
-from __future__ import annotations
+from functools import cache
 
 import pytest
 import torch
@@ -20,11 +20,11 @@ from tests.passes.small_decoder import Layer, inputs
 SAMPLE = Batch((images(16),))
 MADE = {
     "static": {},
-    "dynamic": {"mode": "dynamic"},
+    "dynamic": {"mode": "dynamic", "accuracy": "fast"},
     "weight-only": {"mode": "weight-only"},
     "weight-only-int4": {"mode": "weight-only-int4"},
-    "a layer in float": {"recipe": [{"select": "conv.2", "as": "float"}]},
-    "another observer": {"observer": "minmax"},
+    "a layer in float": {"recipe": [{"select": "conv.2", "as": "float"}], "accuracy": "fast"},
+    "another observer": {"observer": "minmax", "accuracy": "fast"},
 }
 
 
@@ -41,11 +41,16 @@ def test_restored_model_is_the_one_exported(how, tmp_path):
     assert same(restore(tmp_path / "int8.onnx", captured(), SAMPLE), quantized)
 
 
+@cache
+def captured_layer():
+    torch.manual_seed(0)
+    return qtool.capture_model(Layer().eval(), inputs())
+
+
 @pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only", "weight-only-int4"])
 def test_layers_that_a_file_computes_as_one_are_restored_as_several(mode, tmp_path):
     """Projections of a decoder that read one tensor are one layer of its file."""
-    torch.manual_seed(0)
-    decoder = qtool.capture_model(Layer().eval(), inputs())
+    decoder = captured_layer()
     quantized = qtool.quantize(decoder, [inputs()], mode=mode, accuracy="fast")
     save(quantized.to_onnx(), tmp_path / "int8.onnx")
     again = restore(tmp_path / "int8.onnx", decoder, Batch(inputs()))

@@ -1,7 +1,5 @@
 """Codes of weights next to float weights: what rounding makes, and what another training does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast

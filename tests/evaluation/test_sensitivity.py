@@ -1,7 +1,5 @@
 """The sweep: its numbers are those of whole runs, and a broken layer leads."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -41,7 +39,7 @@ def output_db(quantized, on, inputs):
 
 
 def test_equals_whole_runs():
-    quantized = chain(accuracy="fast")  # without steps that write rounded weights into the graph
+    quantized = chain()
     found = measure_sensitivity(quantized, data(), budget=EVERYTHING)
     every = {name for layer in layers_of(quantized) for name in layer.points}
     assert found.output_db == pytest.approx(output_db(quantized, every, images()), abs=1e-3)
@@ -84,8 +82,8 @@ def test_share_is_of_a_typical_sample():
 
 @pytest.mark.parametrize(
     "spoiled",
-    [{"conv.1": 20.0}, {"conv.1": 0.1}, {"add": 0.1}, {"conv.2": 20.0, "conv.0": 16.0}],
-    ids=["wide", "narrow", "add", "two"],
+    [{"conv.1": 0.1}, {"add": 0.1}, {"conv.2": 20.0, "conv.0": 16.0}],
+    ids=["narrow", "add", "two wide ones"],
 )
 def test_broken_layers_lead(spoiled):
     found = measure_sensitivity(chain(spoiled), data())
@@ -96,23 +94,18 @@ def test_broken_layers_lead(spoiled):
 
 
 def test_clipping_is_counted():
-    narrow = {e.name: e for e in measure_sensitivity(chain({"conv.1": 0.1}), data()).layers}[
-        "conv.1"
-    ]
-    sound = {e.name: e for e in measure_sensitivity(chain(), data()).layers}["conv.1"]
+    narrow, sound = (
+        next(e for e in measure_sensitivity(model, data()).layers if e.name == "conv.1")
+        for model in (chain({"conv.1": 0.1}), chain())
+    )
     assert narrow.activation.clipped > 0.1 > sound.activation.clipped
     assert narrow.activation.most > narrow.activation.high
 
 
-@pytest.mark.parametrize("budget", [5.0, 8.0])
-def test_budget_is_kept_in_reckoning(budget):
-    found = measure_sensitivity(chain(), data(256), budget=budget)
-    assert found.evaluations <= budget
-    assert all(e.samples > 0 for e in found.layers)
-
-
-def test_smaller_budget_looks_at_fewer_samples():
+def test_a_smaller_budget_is_kept_by_fewer_samples():
     few, many = (measure_sensitivity(chain(), data(256), budget=b) for b in (5.0, 12.0))
+    assert few.evaluations <= 5
+    assert all(e.samples > 0 for e in few.layers)
     assert sum(e.samples for e in few.layers) < sum(e.samples for e in many.layers)
 
 

@@ -1,7 +1,5 @@
 """Figures of several processes: those of one, in the order of the data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +103,7 @@ def evaluated(rank: int, file: Path, labels: np.ndarray) -> Evaluation:
 
 def test_an_evaluation_is_that_of_one_process(tmp_path: Path) -> None:
     file, labels = tmp_path / "int8.onnx", np.arange(sum(SIZES)) % 5
-    quantize(network(), batches()).export(file)
+    quantize(network(), batches(), accuracy="fast").export(file)
     known = evaluate(file, network(), batches(), labels, seconds=0)
     one, other = values(run(2, evaluated, file, labels))
     assert one == other  # the figures of rank 0, times among them

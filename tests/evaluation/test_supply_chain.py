@@ -1,7 +1,5 @@
 """Documents on a file for other programs; the library of each standard accepts them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -69,14 +69,14 @@ def test_weights_that_changed_since_are_refused(change: str) -> None:
     x = torch.randn(4, 3, 8, 8)
     captured = qtool.capture_model(net, x)
     calibration = qtool.calibrate(captured, [x])
-    qtool.convert(captured, calibration)
+    qtool.convert(captured, calibration, accuracy="fast")
     if change == "loaded":
         net.load_state_dict(copy.deepcopy(net.state_dict()))
     else:
         with torch.no_grad():
             net[2].weight.mul_(3)
     for use in (
-        lambda: qtool.convert(captured, calibration),
+        lambda: qtool.convert(captured, calibration, accuracy="fast"),
         lambda: qtool.calibrate(captured, [x]),
         lambda: qtool.quantize(captured, [x], accuracy="fast"),
     ):

@@ -4,8 +4,6 @@ A network is a line for each node in the text form of ONNX. Inputs that begin wi
 The kinds were written down before the rule that has to find them.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

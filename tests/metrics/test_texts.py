@@ -111,7 +111,7 @@ class Reader(nn.Module):
 def test_samples_in_the_second_place(tmp_path: Path) -> None:
     torch.manual_seed(0)
     batches = [torch.from_numpy(scores(lines(i, 33))) for i in range(4)]
-    model = qtool.quantize(Reader().eval(), batches)
+    model = qtool.quantize(Reader().eval(), batches, accuracy="fast")
     model.export(tmp_path / "model.onnx")
     fidelity = model.fidelity
     (agreement,) = fidelity.estimate.agreements

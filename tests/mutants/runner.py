@@ -46,7 +46,6 @@ class MutantFinder(MetaPathFinder):
         if fullname != self.mutant.module:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        assert spec is not None
         assert spec.origin is not None
         spec.loader = MutantLoader(fullname, spec.origin, self.mutant)
         return spec

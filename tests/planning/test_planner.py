@@ -441,7 +441,6 @@ REASONS = {
 @pytest.mark.parametrize(("model", "node", "reason"), REASONS.values(), ids=REASONS)
 def test_reasons(model: Callable[[], nn.Module], node: str, reason: str) -> None:
     decision = plan(model(), (2, 3, 3, 3)).decision(node)
-    assert decision is not None
     assert decision.execution is Execution.FLOAT
     assert reason in decision.reason
 
@@ -484,7 +483,6 @@ def test_a_target_without_a_kernel() -> None:
     found = make_plan(network_graph("residual"), bare, MINMAX)
     assert found.target == "bare"
     decision = found.decision("head")
-    assert decision is not None
     assert (decision.execution, decision.reason) == (Execution.FLOAT, "no integer kernel on bare")
 
 

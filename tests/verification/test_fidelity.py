@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,8 +41,13 @@ class Undone(nn.Module):
 DATA = torch.randn(8, 3, 10, 10, generator=torch.Generator().manual_seed(1))
 
 
+def quantized(model: nn.Module, data: Any = (DATA,), **options: Any) -> qtool.QuantizedModel:
+    """Convert with few recovery steps: figures are of any file."""
+    return qtool.quantize(model, list(data), accuracy="fast", **options)
+
+
 def test_a_network_that_keeps_its_values_is_not_warned_of(tmp_path: Path) -> None:
-    model = qtool.quantize(Undone(1).eval(), [DATA])
+    model = quantized(Undone(1).eval())
     found = model.export(tmp_path / "good.onnx").fidelity
     ((name, db),) = found.outputs
     assert (name, found.samples, found.warning, found.costliest) == ("scores", 8, None, ())
@@ -54,7 +60,7 @@ def test_a_network_that_keeps_its_values_is_not_warned_of(tmp_path: Path) -> Non
 
 
 def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) -> None:
-    model = qtool.quantize(Undone(1e6).eval(), [DATA], recipe={"recover": []})
+    model = quantized(Undone(1e6).eval(), recipe={"recover": []})
     found = model.export(tmp_path / "bad.onnx")
     assert found.passed
     assert found.fidelity.worst < 5
@@ -67,7 +73,7 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
 
 def test_no_layer_is_named_whose_error_is_a_small_part_of_the_whole() -> None:
     """Errors of rounded weights show at no point, so that a bystander would lead."""
-    model = qtool.quantize(Undone(1).eval(), [DATA], recipe={"recover": []})
+    model = quantized(Undone(1).eval(), recipe={"recover": []})
     graph, batch = replace(model.graph, module=model.module), model.sample
     assert costliest_layers(graph, model.plan, batch, model.reference)
     far = clone(model.reference.module)
@@ -80,7 +86,6 @@ def test_no_layer_is_named_whose_error_is_a_small_part_of_the_whole() -> None:
 def test_only_nan_is_a_warning_and_never_no_noise() -> None:
     broken = np.full(3, np.nan, np.float32)
     fidelity = compare_outputs(1, ["y"], [broken], [broken])
-    assert fidelity.judged is not None
     assert (fidelity.worst, fidelity.judged.sqnr_db) == (-200, -200)
     assert fidelity.warning == "warning: the float model gives only NaN or Inf in output 'y'"
     assert "no noise" not in str(fidelity)
@@ -146,13 +151,13 @@ class Alike(Heads):
 
 def test_what_is_joined_for_the_output_keeps_its_resolution(tmp_path: Path) -> None:
     x = torch.randn(4, 3, 10, 10)
-    model = qtool.quantize(Heads().eval(), [DATA])
+    model = quantized(Heads().eval())
     verified = model.export(tmp_path / "heads.onnx")
     joined = torch.from_numpy(run(session(tmp_path / "heads.onnx"), [x.numpy()])[0])
     boxes, scores = joined[:, :4], joined[:, 4:]
     real = Heads().eval()
     assert len(scores.unique()) > 50
-    alone = qtool.quantize(Scores().eval(), [DATA])(x)  # the same scores, joined to nothing
+    alone = quantized(Scores().eval())(x)  # the same scores, joined to nothing
     assert _noise(scores, real.scores(x).sigmoid()) < 1.26 * _noise(alone, real.scores(x).sigmoid())
     assert _noise(boxes, real.boxes(x).relu() * 64) < _noise(boxes * 0, boxes) / 1000
     assert verified.coverage.share == 1.0
@@ -169,19 +174,19 @@ class Scores(Heads):
 
 
 def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Path) -> None:
-    model = qtool.quantize(Read().eval(), [DATA])
+    model = quantized(Read().eval())
     assert model.plan.decision("cat").execution.value == "integer"
     found = model.export(tmp_path / "heads.onnx").fidelity
     ((concat, source, codes),) = found.narrow_inputs
     assert (concat, source) == ("cat", "sigmoid")
     assert 1 <= codes < 4
     assert f"note: 'sigmoid' uses only {codes} codes of 'cat'" in str(found)
-    apart = qtool.quantize(Read().eval(), [DATA], recipe=[{"select": "cat", "as": "float"}])
+    apart = quantized(Read().eval(), recipe=[{"select": "cat", "as": "float"}])
     assert apart.fidelity.narrow_inputs == ()
 
 
 def test_inputs_alike_are_not_named() -> None:
-    model = qtool.quantize(Alike().eval(), [DATA])
+    model = quantized(Alike().eval())
     assert model.plan.decision("cat").execution.value == "integer"
     assert model.fidelity.narrow_inputs == ()
 
@@ -224,7 +229,7 @@ class Divides(nn.Module):
     ("by", "named"), [("scores", 1), ("power", 1), ("tan", 1), ("square", 0), ("input", 0)]
 )
 def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named: int) -> None:
-    found = qtool.quantize(Divides(by).eval(), [DATA]).fidelity
+    found = quantized(Divides(by).eval()).fidelity
     assert len(found.near_zero_divisions) == named
     assert ("divides by values near zero" in str(found)) == bool(named)
 
@@ -256,5 +261,5 @@ def test_what_is_expected_comes_from_samples_that_nothing_in_the_file_was_made_o
 
 
 def test_too_few_samples_are_called_calibration_samples() -> None:
-    model = qtool.quantize(Undone(1).eval(), DATA.split(4))
+    model = quantized(Undone(1).eval(), DATA.split(4))
     assert "(median of 8 calibration samples, " in model.fidelity.row()[1]

@@ -56,17 +56,25 @@ def shortcut(net: Net, x: torch.Tensor) -> torch.Tensor:
     return F.relu(F.pad(narrow, (0, 0, 0, 0, 2, 2)) + net.twin(x)[:, :, ::2, ::2])
 
 
+def pools(net: Net, x: torch.Tensor) -> torch.Tensor:
+    y = F.avg_pool2d(F.max_pool2d(net.first(x), 2, padding=1), 3, 2, 1)
+    return F.adaptive_avg_pool2d(y, 1)
+
+
+def sizes(net: Net, x: torch.Tensor) -> torch.Tensor:
+    y = F.interpolate(net.first(x), scale_factor=2).transpose(2, 3).flip(2)
+    return F.interpolate(y, scale_factor=2, mode="bilinear").mean(3, keepdim=True)
+
+
 def flat(net: Net, x: torch.Tensor) -> torch.Tensor:
     return F.relu(net.head(F.relu(net.first(x)).flatten(1)))[:, :, None, None]
 
 
 FREE = {
     "relu": lambda m, x: F.relu(m.first(x)),
-    "leaky relu": lambda m, x: F.leaky_relu(m.first(x), 0.2),
-    "prelu": lambda m, x: m.slope(m.first(x)),
-    "max pool": lambda m, x: F.max_pool2d(m.first(x), 2, padding=1),
-    "average pool": lambda m, x: F.avg_pool2d(F.relu(m.first(x)), 3, 2, 1),
-    "global average pool": lambda m, x: F.adaptive_avg_pool2d(m.first(x), 1),
+    "slopes": lambda m, x: F.leaky_relu(m.slope(m.first(x)), 0.2),
+    "pools": pools,
+    "sizes": sizes,
     "add": lambda m, x: F.relu(m.first(x) + m.twin(x)),
     "concat": lambda m, x: torch.cat([m.first(x)[:, :4], F.relu(m.twin(x))[:, 4:]], 1),
     "concat of pixels": lambda m, x: torch.cat([m.first(x), m.twin(x)], 3),
@@ -76,15 +84,9 @@ FREE = {
     "flatten": flat,
     "gate": gate,
     "twice": lambda m, x: 2.5 * m.first(x),
-    "depthwise": lambda m, x: m.depth(F.relu(m.first(x))),
-    "groups": lambda m, x: m.grouped(F.relu(m.first(x))),
-    "transposed": lambda m, x: m.up(F.relu(m.first(x))),
+    "convolutions": lambda m, x: m.up(m.grouped(m.depth(F.relu(m.first(x))))),
     "norm": lambda m, x: m.norm(F.relu(m.first(x))),
     "group norm": lambda m, x: F.relu(m.group(m.first(x))),
-    "nearest": lambda m, x: F.interpolate(m.first(x), scale_factor=2),
-    "bilinear": lambda m, x: F.interpolate(m.first(x), scale_factor=2, mode="bilinear"),
-    "mean": lambda m, x: m.first(x).mean(3, keepdim=True),
-    "pixels moved": lambda m, x: F.relu(m.first(x)).transpose(2, 3).flip(2),
 }
 
 PINNED = {

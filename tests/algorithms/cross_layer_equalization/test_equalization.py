@@ -18,9 +18,9 @@ from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import Sensi
 from qtool.algorithms.cross_layer_equalization.noise_model import Noise, noise_model
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx.onnx_file import load_onnx
+from tests.algorithms.restored import check_restored
 
 CHANNELS, SPREAD = 8, 2.5
 STEPS = ("cross-layer-equalization", "smooth-quant")
@@ -130,17 +130,14 @@ def test_the_float_function_is_kept_and_the_captured_model_untouched() -> None:
 
 def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
-    quantized().export(file)
+    x = batch(3)
+    found = check_restored(quantized(), captured(), x, file)
     info = FileInfo.of(onnx.load(file))
-    assert info is not None
     (change,) = info.changes
     assert change.step == "cross-layer-equalization"
     assert all((f > 0).all() and (f != 1).any() for f in change.arrays.values())
-    found = restore(file, captured(), quantized().sample)
-    x = batch(3)
     with torch.no_grad():
         assert torch.allclose(found.graph.module(x), quantized().graph.module(x), atol=1e-6)
-        assert torch.equal(found(x), quantized()(x))
 
 
 def test_what_makes_it_worse_on_the_samples_kept_aside_is_not_taken(

@@ -76,7 +76,6 @@ def test_the_prediction_is_what_quantization_costs() -> None:
         exact = captured.graph.module(batch())
         cost = float((exact - rounded(batch())).square().sum() / exact.square().sum())
     found, streams = noise(net(torch.ones(4)))
-    assert found.tensors is not None
     free = found.tensors.streams.any(-1, keepdim=True)
     inner = replace(found, tensors=replace(found.tensors, gain=found.tensors.gain * free))
     guess = predict_noise(inner, torch.zeros(streams.count, dtype=torch.float64))

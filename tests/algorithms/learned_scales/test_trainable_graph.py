@@ -110,7 +110,6 @@ def test_all_that_is_learned_has_a_gradient() -> None:
     _, found = begun(FOUR_BITS)
     found.module(images()).square().sum().backward()
     for parameter in found.parameters:
-        assert parameter.grad is not None
         assert bool(parameter.grad.abs().sum() > 0)
 
 

@@ -15,7 +15,7 @@ from qtool.algorithms.conversion_state import LESS_ACCURATE
 from qtool.algorithms.learned_scales import training
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.progress import show_progress
-from qtool.evaluation.restored_model import restore
+from tests.algorithms.restored import check_restored
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]
 FEW_ROUNDS = 60
@@ -74,13 +74,7 @@ def test_the_file_holds_what_was_learned(tmp_path: Path) -> None:
     model = made(FOUR_BITS, "learned-scales")
     (change,) = [r for r in model.plan.rewrites if r.name == "learned-scales"]
     assert change.count > 4
-    result = model.export(tmp_path / "m.onnx")
-    assert result is not None
-    assert result.passed
-    found = restore(tmp_path / "m.onnx", captured(), model.sample)
-    x = images(3)
-    with torch.no_grad():
-        assert torch.equal(found(x), model(x))
+    check_restored(model, captured(), images(3), tmp_path / "m.onnx")
 
 
 def test_weights_of_8_bits_are_left_alone() -> None:

@@ -21,8 +21,8 @@ from qtool.core import graph as G
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.data.sample_roles import is_estimate
 from qtool.core.graph.torch_ops import groups_of
-from qtool.evaluation.restored_model import restore
 from qtool.planning.targets.saturation import largest_pair_sums
+from tests.algorithms.restored import check_restored
 
 RECIPES = {
     "8 bits": None,
@@ -82,11 +82,7 @@ def test_results_on_new_data_are_nearer(bits: str, step: str, gain: float) -> No
 
 @pytest.mark.parametrize("bits", list(RECIPES))
 def test_the_file_is_verified_and_gives_the_weights_back(bits: str, tmp_path: Path) -> None:
-    model = made(bits, ("gptq",))
-    assert model.export(tmp_path / "m.onnx").passed
-    found = restore(tmp_path / "m.onnx", captured(), model.sample)
-    with torch.no_grad():
-        assert torch.equal(found(smooth(3)), model(smooth(3)))
+    check_restored(made(bits, ("gptq",)), captured(), smooth(3), tmp_path / "m.onnx")
 
 
 def test_any_split_and_merge_gives_the_same_file(tmp_path: Path) -> None:

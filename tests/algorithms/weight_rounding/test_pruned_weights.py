@@ -68,7 +68,6 @@ def _calls(model: qtool.QuantizedModel, node: Any, point: nn.Module) -> bool:
 
 HOW: dict[str, dict[str, Any]] = {
     "default": {},
-    "static, gptq alone": {"recover": ["gptq"]},
     "dynamic": {"mode": "dynamic"},
     "weight-only int4": {"mode": "weight-only-int4"},
     "tensorrt": {"target": "tensorrt"},

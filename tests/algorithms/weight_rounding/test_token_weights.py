@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 import qtool
 from qtool.algorithms.layer_reconstruction import token_weights
@@ -15,8 +15,9 @@ from qtool.algorithms.layer_rows import (
 )
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.graph.torch_ops import expert_linear
 from qtool.core.summary import group_notes
-from tests.passes.test_experts import layers, mixture, texts
+from tests.passes.test_experts import mixture, texts
 
 
 class Tokens(nn.Module):
@@ -102,10 +103,11 @@ def _refuse(value: torch.Tensor) -> torch.Tensor:
 
 
 def test_rows_are_those_of_each_expert() -> None:
-    captured = qtool.capture_model(mixture("Mixtral"), texts(1)[0])
-    graph = captured.for_target("onnxruntime")[0].graph
+    graph = fx.Graph()
+    tensors = (graph.placeholder(name) for name in ("x", "weight", "ids"))
+    layer = graph.call_function(expert_linear, (*tensors, 4))
     x, ids = torch.arange(1.0, 6)[:, None], torch.tensor([2, 0, 2, -1, 3])
-    rows = input_rows(layers(graph)[0], x, 100, ids)
+    rows = input_rows(layer, x, 100, ids)
     assert rows[..., 0].tolist() == [[2, 0], [0, 0], [1, 3], [5, 0]]
 
 

@@ -1,7 +1,5 @@
 """A file as written and in integer kernels: rounding passes, another result does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -23,7 +23,6 @@ installed = pytest.mark.skipif(
 @installed
 def test_export_verifies_in_openvino(tmp_path: Path) -> None:
     result = converted("digits", "openvino").export(tmp_path / "model.onnx")
-    assert result is not None
     assert result.passed
     assert result.parity.optimised is not None
     assert result.parity.runtime == f"openvino {OPENVINO.version()}"
@@ -48,7 +47,6 @@ def test_what_openvino_computes_decides(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_missing_runtime_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, version=lambda: None))
     result = converted("digits", "openvino").export(tmp_path / "model.onnx")
-    assert result is not None
     assert result.passed
     assert result.parity.optimised is None
     assert result.missing_runtime.startswith("OpenVINO is not installed: ")

@@ -1,7 +1,5 @@
 """What the inputs of a gate say: their range in the quantized file, and equal samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

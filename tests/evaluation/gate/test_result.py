@@ -1,7 +1,5 @@
 """One outcome out of those of all checks."""
 
-from __future__ import annotations
-
 import pytest
 
 from qtool.evaluation.gate.result import GateCheck, GateResult, Outcome

@@ -1,7 +1,5 @@
 """Vectors of texts: the output that has them, pooling, and the order of pairs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

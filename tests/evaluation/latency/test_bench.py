@@ -1,7 +1,5 @@
 """Latency of several files, as text and as JSON. No test looks at how long anything takes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

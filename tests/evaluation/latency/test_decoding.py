@@ -1,7 +1,5 @@
 """What a model is timed with: a decoder with a prompt and a step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Timings: what is made of the times. No test looks at how long anything takes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Times of nodes, by the names of the user's model. No test looks at how long anything takes."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import onnx

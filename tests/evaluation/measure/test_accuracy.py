@@ -1,7 +1,5 @@
 """One pass over the data: metrics, agreement and worst samples, against numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

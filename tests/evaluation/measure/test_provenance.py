@@ -1,7 +1,5 @@
 """A file says what made it: the same for the same conversion, other for other weights and data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -39,7 +37,6 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert result.sha256 == {
         "model.onnx": hashlib.sha256((tmp_path / "model.onnx").read_bytes()).hexdigest()
     }
-    assert result.origin is not None
     assert result.origin.samples == 16
     assert result.origin.versions["onnx"] == version_of("onnx")
     assert result.target == "onnxruntime"
@@ -59,8 +56,6 @@ def test_other_weights_and_other_data(tmp_path: Path) -> None:
     origin = made(tmp_path, network(), [data()]).origin
     weights = made(tmp_path, network(1), [data()]).origin
     other = made(tmp_path, network(), [data(1)]).origin
-    assert origin is not None
-    assert weights is not None
     assert (weights.model != origin.model, weights.weights != origin.weights) == (True, True)
     assert weights.data == origin.data
     assert other == replace(origin, data=other.data if other else "")
@@ -111,7 +106,6 @@ def test_a_tflite_file_says_the_same(tmp_path: Path) -> None:
     assert result.self_test.startswith("self-test: ")
     assert "1 integer tensors (tflite, tflite-2)" in result.self_test
     text = str(result)
-    assert result.origin is not None
     for part in ("written by qtool", result.origin.weights, result.origin.data):
         assert part in text
 

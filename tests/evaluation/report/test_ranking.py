@@ -1,7 +1,5 @@
 """The best of several models, on the whole and in a column."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The report: what is read back is the same, and its text has the figures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The verdict: what the numbers and the goals say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isnan, nan
 

@@ -120,7 +120,6 @@ def test_columns_without_names_by_their_positions(tmp_path, caplog):
     data = load_data(tmp_path / "t.csv", column="0,1", labels="2")
     assert isinstance(data, ArrayBatches)
     assert next(iter(data)).tolist() == [[1.5, 2], [3, 4]]
-    assert data.labels is not None
     assert data.labels.tolist() == [3, 5]
     assert caplog.text.count("called by their positions, 0 to 2") == 1
     with pytest.raises(DataError, match=r"its columns are 0, 1, 2"):

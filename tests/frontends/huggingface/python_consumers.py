@@ -5,8 +5,6 @@
 A program of its own, since Optimum needs an older transformers than qtool.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -247,7 +247,6 @@ def compute(consumer: str, folder: Path, **given: Any) -> Any:
     else:
         command = [PYTHON, "-W", "ignore", str(HERE / "python_consumers.py"), consumer]
     result = run([*command, str(folder)], json.dumps(given))
-    assert result is not None
     assert result.returncode == 0, result.stderr[-2000:]
     return json.loads(result.stdout.splitlines()[-1])
 

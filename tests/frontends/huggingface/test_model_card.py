@@ -1,7 +1,5 @@
 """The metadata of a model card, as the library of the hub reads it."""
 
-from __future__ import annotations
-
 from math import nan
 from typing import Any
 

@@ -91,8 +91,6 @@ def test_a_float16_file_in_every_mode(tmp_path: Path, mode: str, ports: str) -> 
 
     exact = run(path, x, np.float32 if ports == "float32" else np.float16)
     assert sqnr(exact, run(tmp_path / "int8.onnx", x)) > (15 if "int4" in mode else 30)
-    assert result is not None
-    assert result.exactness is not None
     assert result.exactness.passed
     interface = ", and its interface is float32 (x, y)" if ports == "own" else ""
     note = f"the file is in float16: a copy in float32 is quantized{interface}"
@@ -123,7 +121,6 @@ def test_time_and_accuracy_are_relative_to_the_file_itself(tmp_path: Path) -> No
     made = qtool.quantize(load_onnx(path), [x], accuracy="fast")
     made.export(tmp_path / "int8.onnx")
     speed = measure_speedup(made, tmp_path / "int8.onnx", seconds=0.01)
-    assert speed is not None
     assert speed.baseline == "float.onnx"
     assert speed.float_bytes == made.captured.file_bytes == path.stat().st_size
     for batch in (x, x.float()):

@@ -50,7 +50,8 @@ def network(kind: str) -> onnx.ModelProto:
 def quantize(model: onnx.ModelProto, x: np.ndarray, folder: Path, mode: str, name: str) -> float:
     """Write the quantized model; return its SQNR in the runtime."""
     onnx.save(model, folder / "float.onnx")
-    made = qtool.quantize(load_onnx(folder / "float.onnx"), [torch.from_numpy(x)], mode=mode)
+    data = [torch.from_numpy(x)]
+    made = qtool.quantize(load_onnx(folder / "float.onnx"), data, mode=mode, accuracy="fast")
     made.export(folder / name)
     paths = (folder / "float.onnx", folder / name)
     sessions = [ort.InferenceSession(p, providers=["CPUExecutionProvider"]) for p in paths]

@@ -14,6 +14,7 @@ from qtool.core import graph as G
 from qtool.core.errors import CaptureError
 from qtool.frontends.captured_model import capture_model
 from tests.backends.onnx.export.networks import Applied
+from tests.models.arms import Arms
 
 aten = torch.ops.aten
 torch.manual_seed(0)
@@ -107,18 +108,21 @@ NETWORKS: dict[str, tuple[nn.Module, torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
-def test_it_converts_and_is_exact(name: str) -> None:
-    model, x = NETWORKS[name]
-    model = model.eval()
+GROUPS = {"integers": IDS, "sequences": SEQUENCE, "attention": SEQUENCE, "images": IMAGE}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_they_convert_and_are_exact(group: str) -> None:
+    x, attends = GROUPS[group], group == "attention"
+    alike = {n: m for n, (m, data) in NETWORKS.items() if data is x}
+    arms = {n.replace(" ", "_"): m for n, m in alike.items() if ("attention" in n) == attends}
+    model = Arms(arms).eval()
     captured = capture_model(model, x)
-    for expected, found in zip(
-        pytree.tree_leaves(model(x)), pytree.tree_leaves(captured.graph.module(x)), strict=True
-    ):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    found, expected = map(pytree.tree_leaves, (captured.graph.module(x), model(x)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     verified = quantize(captured, [x], accuracy="fast").verify()
     assert verified.passed
-    assert verified.coverage.share == 1 or "attention" in name
+    assert verified.coverage.share == 1 or attends
 
 
 def test_nothing_is_left_of_a_sum_that_begins_with_zero() -> None:

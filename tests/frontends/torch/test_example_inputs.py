@@ -126,7 +126,6 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     """A model that gives classes is said to give others, too."""
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
     found = qtool.quantize(model, [torch.randn(64, 4)], accuracy="fast").export(tmp_path / "m.onnx")
-    assert found is not None
     first, *_ = found.fidelity.estimate.equal_shares
     assert first.output == "output"
     assert first.share < 0.9

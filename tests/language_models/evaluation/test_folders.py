@@ -57,7 +57,6 @@ def test_a_folder_is_compared_with_that_of_the_float_model(
 def test_a_gate_without_data_has_texts_of_the_float_file(written: Path) -> None:
     assert "perplexity" in run("gate", written, "--against", written)
     result = qtool.gate(written, written)
-    assert result.metric is not None
     assert (result.metric.name, result.samples) == ("perplexity", 32)
     with pytest.raises(DataError, match="there is no data; give some with 'data'"):
         qtool.gate(written, written, labels=[1])

@@ -61,7 +61,6 @@ def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path:
     named = list(by_input_name(captured.graph, whole_texts(data)))
     score = Judge(plain, named).score(file)
     both = [each.metrics[0].values for each in (evaluation.accuracy, measured, compared.accuracy)]
-    assert score.metric is not None
     both.append(score.metric.values)
     assert evaluation.accuracy.tokens == sum(ids.shape[1] - 1 for ids in texts)
     assert [values[0] for values in both] == pytest.approx([expected] * 4, rel=1e-5)

@@ -1,7 +1,5 @@
 """Quantized checkpoints of a small Llama, in the layouts that their packages document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

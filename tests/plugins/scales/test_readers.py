@@ -124,7 +124,6 @@ def test_qdq_files(opset: int, contrib: bool, tmp_path: Path) -> None:
     assert w.names == ("product", "w")
     assert w.is_weight
     assert w.params.axis == 1
-    assert w.values is not None
     assert w.values.tolist() == [[0.25, 1.0], [0.75, 2.0]]
     assert (
         "y" in y.names

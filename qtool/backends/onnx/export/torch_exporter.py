@@ -2,7 +2,7 @@
 
 `torch.onnx.export` traces a program again before it translates it, to decompose operators without
 translation and to insert type promotions. Graphs here are functional and most of them need neither;
-those are translated directly, in a fifth of the time. All others go through `torch.onnx.export`.
+those are translated directly, in a fifth of the time. All others go the whole way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -55,14 +55,21 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
         registry = _registry(opset, tuple(table.items()), operators)
         if registry is not None and all(map(registry.is_registered, operators)):
             return _in_opset(_translate_directly(program, table, opset), opset)
+        return _translate_all(program, table, opset)
+
+
+def _translate_all(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
+    """Translate as `torch.onnx.export` does, which would register its library each time."""
+    options: Any = {"optimize": False, "verbose": False, "opset_version": opset}
+    registry = _registry(opset, tuple(table.items()))
+    if registry is None:
         written = torch.onnx.export(
-            program,
-            dynamo=True,
-            custom_translation_table=dict(table),
-            optimize=False,
-            verbose=False,
-            opset_version=opset,
+            program, dynamo=True, custom_translation_table=dict(table), **options
         )
+    else:
+        from torch.onnx._internal.exporter import _core
+
+        written = _core.export(program, registry=registry, **options)
     assert written is not None
     return written.model
 
@@ -91,18 +98,21 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
     return model
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)  # of few operators, of the float file and the other, and whole ones
 def _registry(
     opset: int,
     table: tuple[tuple[TorchOperator, Writer], ...],
-    operators: frozenset[Any],
+    operators: frozenset[Any] | None = None,
 ) -> Any:
-    """Return the translations of torch.onnx, None if torch lacks these internals."""
+    """Return the translations of torch.onnx, all or those of some operators.
+
+    None if torch lacks these internals.
+    """
     try:  # present in torch 2.11 to 2.15
         from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
         parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes
-        with _library_of(operators):
+        with nullcontext() if operators is None else _library_of(operators):
             registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
     except (ImportError, AttributeError, TypeError):
         return None

@@ -43,7 +43,8 @@ def compare_codes(
     program = exported.program(profile)
     inexact = program.influenced_by_float
     counts, first, wrong = CodeCounts(), None, dict[str, None]()
-    for batch in batches:
+    for arrays in batches:
+        batch = [np.array(a) for a in arrays]  # torch warns of arrays that are read only
         expected = exported.run(batch)
         actual = file_outputs(program, program(*map(torch.from_numpy, batch)))
         differing = []

@@ -38,7 +38,6 @@ def arrays(batch: int = 4) -> list[np.ndarray]:
 def test_a_large_model_is_exported_and_verified(tmp_path: Path, form: str) -> None:
     path = tmp_path / "m.onnx"
     result = quantized(NAME).export(path, format=form)
-    assert result is not None
     assert result.passed
     assert result.coverage.share == 1
     assert [f.exists() for f in model_files(path)] == [True, True]

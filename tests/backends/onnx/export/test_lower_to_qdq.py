@@ -18,13 +18,14 @@ from tests.backends.onnx.export.networks import (
     samples,
 )
 
-every = pytest.mark.parametrize("name", list(NETWORKS))
 
-
-@every
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_graph_computes_what_the_file_does_as_written(name: str) -> None:
     found = quantized(name)
+    points = len(quant_points(found.module))
     module = lower_to_qdq(found.module, found.plan, target(found.plan.target))
+    assert not quant_points(module)
+    assert len(quant_points(found.module)) == points  # the source is untouched
     x = samples(name, 5)
     with torch.no_grad():
         outputs = [t.numpy() for t in pytree.tree_leaves(module(*x))]
@@ -32,15 +33,6 @@ def test_the_graph_computes_what_the_file_does_as_written(name: str) -> None:
     assert (
         codes_apart(outputs, file, list(found._simulation.output_scales())) <= 1.001
     )  # order of float sums
-
-
-@every
-def test_no_quant_point_is_left_and_the_source_is_untouched(name: str) -> None:
-    found = quantized(name)
-    points = len(quant_points(found.module))
-    module = lower_to_qdq(found.module, found.plan, target(found.plan.target))
-    assert not quant_points(module)
-    assert len(quant_points(found.module)) == points
 
 
 def test_points_that_share_parameters_share_their_constants() -> None:
@@ -61,7 +53,6 @@ def test_only_a_pad_with_zeros_stands_on_codes() -> None:
     found = quantized("pad_with_ones")
     assert not [n for n in found.qdq.graph.nodes if n.target is torch_ops.pad_codes]
     decision = found.plan.decision("pad")
-    assert decision is not None
     assert (decision.execution, decision.reason) == (
         Execution.FLOAT,
         "it pads with a value other than zero",

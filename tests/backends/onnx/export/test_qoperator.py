@@ -227,7 +227,6 @@ def test_a_missing_zero_point_is_written() -> None:
 def test_whole_networks(name: str, tmp_path: Path) -> None:
     model, path = converted(name, "onnxruntime"), tmp_path / "model.onnx"
     result = model.export(path, format="qoperator")
-    assert result is not None
     assert result.passed
     assert result.exactness.exact or result.exactness.float_steps
     assert result.coverage.share == 1.0

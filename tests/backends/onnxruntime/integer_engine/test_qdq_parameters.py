@@ -58,7 +58,6 @@ def test_codes_of_activations_and_of_weights() -> None:
     assert stored.params.qtype is INT8
     assert stored.params.axis == 0
     assert stored.params.scale.tolist() == [0.25, 0.5]
-    assert stored.constant is not None
     assert stored.constant.tolist() == [[1, -2], [3, 4]]
     assert codes(read, "y") is None
     assert codes(read, "x") is None
@@ -78,7 +77,6 @@ def test_stored_codes_are_held_once() -> None:
 
 def test_without_a_zero_point_it_is_zero_of_the_stored_type() -> None:
     found = codes(graph(), "f")
-    assert found is not None
     assert (found.params.qtype, int(found.params.zero_point)) == (UINT8, 0)
 
 
@@ -88,7 +86,6 @@ def test_signed_reads_uint8_less_128() -> None:
     assert moving is not None
     assert stored is not None
     assert (moving.params.qtype, int(moving.params.zero_point)) == (INT8, 2)
-    assert stored.constant is not None
     assert stored.constant.dtype == torch.int8
     assert stored.constant.tolist() == [-128, 0, 127]
     assert array_of(value(read, "u")).tolist() == [0, 128, 255]

@@ -101,7 +101,6 @@ def _code(place: int) -> int:
 def test_a_file_passes_its_own_test(file: Path) -> None:
     found = qtool.verify(file)
     assert found.passed
-    assert found.self_test is not None
     assert found.self_test.unmodified
     assert found.self_test.exact
     assert (found.self_test.tensors, found.self_test.profile) == (6, "onnxruntime-x64")
@@ -121,7 +120,6 @@ def test_the_qoperator_form_passes(quantized: qtool.QuantizedModel, tmp_path: Pa
     quantized.export(tmp_path / "model.onnx", format="qoperator", timing=0)
     found = qtool.verify(tmp_path / "model.onnx")
     assert found.passed
-    assert found.self_test is not None
     assert found.self_test.tensors == 5
     assert "operator of the QOperator format" in found.not_compared
 
@@ -230,7 +228,6 @@ def test_files_that_saturate_elsewhere_say_so(tmp_path: Path) -> None:
     )
     quantized.export(tmp_path / "model.onnx", timing=0)
     test = SelfTest.of(onnx.load(tmp_path / "model.onnx"))
-    assert test is not None
     assert test.digests["onnxruntime-avx2"] != test.digests["onnxruntime-x64"]
     found = check_self_test(tmp_path / "model.onnx")
     assert found.passed
@@ -244,7 +241,6 @@ def test_another_cpu_is_told_from_a_modified_file(
 ) -> None:
     model = onnx.load(file)
     test = SelfTest.of(model)
-    assert test is not None
     digests = test.digests["onnxruntime-x64"]
     other = ("0" * 16, *digests[1:])
     printed = {"onnxruntime-x64": other, "onnxruntime-other": digests}

@@ -40,6 +40,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_arrays_that_are_read_only_are_no_warning(file: Path) -> None:
+    read_only = X.numpy().copy()
+    read_only.flags.writeable = False
+    torch.set_warn_always(True)  # not once per process
+    try:
+        assert compare_codes(file, [[read_only]]).exact
+    finally:
+        torch.set_warn_always(False)
+
+
 class Wrong(ExportedFile):
     """A file whose program is that of another one: an error in the engine."""
 

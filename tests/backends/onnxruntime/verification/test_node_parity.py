@@ -68,7 +68,7 @@ class Chaos(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(40))
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(26))
         with torch.no_grad():
             for layer in self.layers:
                 layer.weight.copy_(torch.randn(64, 64) * 3 / 8)

@@ -79,7 +79,6 @@ def test_dynamic_layers_count(tmp_path: Path) -> None:
 def test_outputs_elsewhere_are_those_of_the_other_profile(tmp_path: Path) -> None:
     onnx_file, inputs = ExportedFile(exported(tmp_path, "onnxruntime-x86-vnni")), samples()
     result = portability(onnx_file, HERE, inputs, portable=False)
-    assert result is not None
     (row,) = (r for r in result.cpus if r.profile == SATURATES)
     here = onnx_file.run(inputs)[0].astype(np.float64)
     there = onnx_file.program(SATURATES)(torch.from_numpy(inputs[0]))[0]
@@ -109,7 +108,6 @@ def test_what_is_said() -> None:
 def test_a_conversion_says_it(tmp_path: Path) -> None:
     model = qtool.quantize(Net().eval(), [torch.rand(8, 4, 6, 6)], accuracy="fast")
     result = model.export(tmp_path / "m.onnx")
-    assert result is not None
     assert result.portability is not None
     assert result.to_json()["portability"]["portable"] is True
     assert "identical codes" in result.details()
@@ -130,7 +128,6 @@ def test_what_operators_round_inside_is_not_known_elsewhere(tmp_path: Path) -> N
     onnx.save(model, tmp_path / "m.onnx")
     inputs = [random.normal(size=(8, 64)).astype(np.float32)]
     found = portability(ExportedFile(tmp_path / "m.onnx"), machine_profile(), inputs, True)
-    assert found is not None
     assert found.rounding_nodes == 1
     assert "not known: 1 operator" in str(found)
     assert "identical codes" not in str(found)

@@ -1,9 +1,9 @@
 """A report with made-up numbers, of as many layers as a test wants."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
+
+import pytest
 
 from qtool.evaluation.evaluation import ModelFacts
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
@@ -12,6 +12,8 @@ from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy, WorstSample
 from qtool.evaluation.measure.layer_errors import HistogramFacts, LayerError, Sensitivity
 from qtool.evaluation.options import Goals
+from qtool.evaluation.report.page.figures import figures
+from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, Profile, Report
@@ -21,10 +23,17 @@ from qtool.metrics.metric import Metric
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 
-__all__ = ["made_up"]
+__all__ = ["drawn_pages", "made_up"]
 
 SAME = Interval(0.0, 0.0, 0.0)
 HOSTILE = "</script><b>&\"'|x"  # a name that would break a page, or a table of Markdown
+
+
+def drawn_pages(report: Report) -> dict[str, bytes]:
+    """Return the pages with the drawings that tests are spared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtool.evaluation.report.page.render._figures", figures)
+        return render_pages(report)
 
 
 def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:

@@ -1,7 +1,5 @@
 """Figures: drawn where there are numbers, in the colours of the page, with the numbers as text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

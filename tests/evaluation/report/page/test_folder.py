@@ -1,7 +1,5 @@
 """A report folder is the old one or the new one, whenever the writer is killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

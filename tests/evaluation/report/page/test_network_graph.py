@@ -1,7 +1,5 @@
 """The graph of the network: boxes of the plan, modules of a large network, the drawing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

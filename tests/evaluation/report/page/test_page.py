@@ -1,14 +1,11 @@
 """The page in a real browser: no error, no request, sorting, filter and layer view work."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
-from qtool.evaluation.report.page.render import render_pages
 from tests.evaluation.report.page.browser import axe_violations, browser, opened
-from tests.evaluation.report.page.made_up import HOSTILE, made_up
+from tests.evaluation.report.page.made_up import HOSTILE, drawn_pages, made_up
 
 pytestmark = pytest.mark.matrix  # .ci/run installs Chromium for it
 
@@ -21,7 +18,7 @@ def report():
 @pytest.fixture(scope="module")
 def file(report, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_bytes(render_pages(report)["report.html"])
+    path.write_bytes(drawn_pages(report)["report.html"])
     return path
 
 
@@ -105,7 +102,7 @@ def test_embedded_numbers_are_those_of_the_file(desk, report):
 
 def test_a_box_of_the_graph_leads_to_its_row(chromium, tmp_path):
     small = tmp_path / "small.html"
-    small.write_bytes(render_pages(made_up(12))["report.html"])
+    small.write_bytes(drawn_pages(made_up(12))["report.html"])
     with opened(chromium, small) as found:
         assert found.page.locator("#network svg.network a").count() == 12
         found.page.locator("#network svg.network a").nth(5).click()
@@ -134,7 +131,7 @@ CUT = """() => [...document.querySelectorAll('.scroll')]
 @pytest.mark.parametrize("models", [2, 4])
 def test_nothing_is_cut_on_a_desk(chromium, tmp_path, models):
     page = tmp_path / "page.html"
-    page.write_bytes(render_pages(made_up(40, models))["report.html"])
+    page.write_bytes(drawn_pages(made_up(40, models))["report.html"])
     with opened(chromium, page) as found:
         found.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
         assert found.evaluate(CUT) == []
@@ -159,7 +156,7 @@ def test_names_stay_visible_and_whole_on_a_phone(chromium, file):
 def test_axe_finds_nothing(chromium, tmp_path, models, scheme):
     """The accessibility checks of axe-core, where it is installed."""
     page = tmp_path / "page.html"
-    page.write_bytes(render_pages(made_up(12, models))["report.html"])
+    page.write_bytes(drawn_pages(made_up(12, models))["report.html"])
     with opened(chromium, page, scheme=scheme, scripts=True) as found:
         found.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
         assert axe_violations(found) == []

@@ -1,7 +1,5 @@
 """The pages hold what the JSON holds, and nothing that is not in it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,7 +11,7 @@ from qtool.evaluation.options import Goals
 from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.report.verdict import make_verdict
-from tests.evaluation.report.page.made_up import HOSTILE, made_up
+from tests.evaluation.report.page.made_up import HOSTILE, drawn_pages, made_up
 
 VOID = {"meta", "link", "input", "br", "img"}
 ADDRESSES = {"src", "href", "action", "xlink:href"}
@@ -71,7 +69,7 @@ def report(request):
 
 @pytest.fixture(scope="module")
 def made(report):
-    return {name: data.decode() for name, data in render_pages(report).items()}
+    return {name: data.decode() for name, data in drawn_pages(report).items()}
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +172,7 @@ def test_without_optional_parts():
 
 
 def test_five_hundred_layers_stay_small():
-    found = render_pages(made_up(500))
+    found = drawn_pages(made_up(500))
     assert sum(len(data) for data in found.values()) < 5 * 2**20
 
 

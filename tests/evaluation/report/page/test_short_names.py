@@ -1,7 +1,5 @@
 """Names in little room, and times of blocks."""
 
-from __future__ import annotations
-
 from qtool.evaluation.latency.node_times import NodeTime, Profile
 from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.figures import _block_starts

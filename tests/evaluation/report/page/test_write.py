@@ -1,7 +1,5 @@
 """A report written: the folder is checked before the work, and results kept until it is done."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 

@@ -51,8 +51,6 @@ def test_one_sample_and_many_have_the_same_codes(tmp_path: Path) -> None:
     for batch in ("1", "dynamic"):
         path = tmp_path / f"{batch}.tflite"
         result = model.export(path, batch=batch)
-        assert result is not None
-        assert result.exactness is not None
         assert result.exactness.exact
         assert any("batch: one sample" in n for n in result.notes) == (batch == "1")
         assert model.verify(path).passed
@@ -117,7 +115,6 @@ def test_the_error_is_measured_on_samples_of_the_files_sizes(tmp_path: Path) -> 
     data = [torch.randint(0, 20, (16, 6 + 3 * (i % 2))) for i in range(8)]
     model = qtool.quantize(Texts().eval(), data, target="tflite", dynamic=lengths, accuracy="fast")
     result = model.export(tmp_path / "m.tflite")
-    assert result is not None
     estimate = result.fidelity.estimate
     assert estimate is not None
     (size,) = TfliteFile(tmp_path / "m.tflite").inputs[0].shape[1:]

@@ -69,9 +69,7 @@ def test_the_kernel_equals_litert(sizes: tuple[int, int, int], tmp_path: Path) -
 def test_a_file_has_int8_weights_and_float_results(tmp_path: Path) -> None:
     model, path = quantized(), tmp_path / "model.tflite"
     result = model.export(path, timing=0)
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.exact
     file = load(path)
     layers = [op for op in file.operators if op.name == "FULLY_CONNECTED"]
@@ -95,7 +93,6 @@ def test_another_scale_of_a_weight_is_found(tmp_path: Path) -> None:
     file, batch = TfliteFile(path), [tokens()[:4].numpy()]
     assert compare_litert_codes(file, [batch]).exact
     weight = next(t for t in file.model.tensors if t.type == "int8" and t.data is not None)
-    assert weight.quantization is not None
     scale = weight.quantization.scale.tobytes()
     wrong = (weight.quantization.scale * np.float32(1.1)).tobytes()
     path.write_bytes(path.read_bytes().replace(scale, wrong))

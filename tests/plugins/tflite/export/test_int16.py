@@ -72,8 +72,6 @@ def _quantized(name: str, recipe: Any = WIDE, target: str = "tflite") -> qtool.Q
 def test_all_operators_compute_16_bits(name: str, tmp_path: Path) -> None:
     model, path = _quantized(name), tmp_path / "model.tflite"
     result = model.export(path, timing=0)
-    assert result is not None
-    assert result.exactness is not None
     assert result.exactness.exact
     assert result.exactness.float_steps == 0
     assert not [d.node for d in model.plan.nodes if d.execution is Execution.FLOAT]
@@ -89,9 +87,7 @@ def test_all_operators_compute_16_bits(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_microcontrollers_compute_the_same_codes(name: str, tmp_path: Path) -> None:
     result = _quantized(name, target=deployment.TARGET).export(tmp_path / "m.tflite", timing=0)
-    assert result is not None
     assert any("values identical" in r for r in result.notes), result.notes
-    assert result.exactness is not None
     assert result.exactness.exact
 
 
@@ -103,8 +99,6 @@ def test_one_operator_of_16_bits_is_requantized_around(name: str, tmp_path: Path
     recipe = {"rules": [{"select": middle, "activations": "int16"}]}
     model, path = _quantized(name, recipe), tmp_path / "model.tflite"
     result = model.export(path, timing=0)
-    assert result is not None
-    assert result.exactness is not None
     assert result.exactness.exact
     file = load(path)
     types = {
@@ -131,7 +125,6 @@ def test_operators_without_16_bits_stay_in_float(tmp_path: Path) -> None:
     data = torch.randn(32, 8, 8, 8)
     model = qtool.quantize(network.eval(), [data], target="tflite", recipe=WIDE, accuracy="fast")
     decision = model.plan.decision("hardswish")
-    assert decision is not None
     assert decision.reason.startswith("tflite has no kernel for int16 activations")
     small = qtool.quantize(
         network.eval(), [data], target=deployment.TARGET, recipe=WIDE, accuracy="fast"
@@ -151,8 +144,6 @@ def test_a_pixel_shuffle_of_16_bits_runs_in_float(tmp_path: Path) -> None:
             network.eval(), [data], target="tflite", recipe=recipe, accuracy="fast"
         )
         result = model.export(path, timing=0)
-        assert result is not None
-        assert result.exactness is not None
         assert result.exactness.exact
         file = load(path)
         moved = [op for op in file.operators if op.name == "DEPTH_TO_SPACE"]

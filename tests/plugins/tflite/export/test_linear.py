@@ -38,9 +38,7 @@ def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
     model = qtool.quantize(network(), [images(64)], target="tflite", accuracy="fast")
     path = tmp_path / "m.tflite"
     result = model.export(path, timing=0)
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.float_steps == 0
     assert kinds(path).count("FULLY_CONNECTED") == max(PARTS)
     x = images(32, 2)
@@ -153,9 +151,7 @@ def test_every_code_is_equal(name: str, tmp_path: Path) -> None:
     network, path = NETWORKS[name].eval(), tmp_path / "model.tflite"
     model = qtool.quantize(network, [small_images()], target="tflite", accuracy="fast")
     result = model.export(path, timing=0)
-    assert result is not None
     assert result.passed
-    assert result.exactness is not None
     assert result.exactness.exact
     assert compare_delegate_codes(TfliteFile(path), [[small_images(5).numpy()]]).exact
     (written,) = TfliteFile(path).run([small_images(3).numpy()])  # another batch than the sample's

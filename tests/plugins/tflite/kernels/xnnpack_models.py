@@ -47,7 +47,6 @@ def _quantization(scales: Any, zeros: Any, axis: int = 0) -> Quantization:
 
 
 def _scale(tensor: Tensor) -> float:
-    assert tensor.quantization is not None
     return float(tensor.quantization.scale[0])
 
 
