@@ -14,8 +14,8 @@ import torch
 
 from qtool.core.output_evidence import BY_VALUES, Evidence
 from qtool.core.types import Array
+from qtool.metrics.compared_batches import compared_outputs
 from qtool.metrics.detections import detections, has_detections
-from qtool.metrics.matched_rows import compared_outputs
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.formats import format_of, open_file
-from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.formats import ONNX, format_of, open_file
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.core import plugins
 from qtool.core.argument_names import argument

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from qtool.backends.kernels import passthrough
+from qtool.backends.kernels import codes
 from qtool.backends.kernels.accumulate import (
     conv_accumulator,
     linear_accumulator,
@@ -17,9 +17,9 @@ from qtool.backends.kernels.accumulate import (
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.kernels.products import layer, product
+from qtool.backends.onnxruntime.kernels import common as ort_common
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
 from qtool.backends.onnxruntime.kernels import pool as ort_pool
-from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
 from qtool.backends.onnxruntime.kernels.common import scale_sums
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.core.errors import KernelError
@@ -97,7 +97,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "average_pool": ort_pool.average_pool,
     "concat": ort_elementwise.concat,
     "conv": layer(conv_accumulator, scale_sums),
-    "dequantize": ort_quantize.dequantize,
+    "dequantize": ort_common.dequantize,
     "dynamic_lstm": _on_use("dynamic:dynamic_lstm"),
     "dynamic_matmul": _on_use("dynamic:dynamic_matmul"),
     "dynamic_quantize": _on_use("dynamic:dynamic_quantize"),
@@ -112,9 +112,9 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "matmul_nbits": _on_use("nbits:matmul_nbits"),
     "max_pool": ort_pool.max_pool,
     "mul": ort_elementwise.mul,
-    "pad": passthrough.pad,
-    "passthrough": passthrough.passthrough,
-    "quantize": ort_quantize.quantize,
+    "pad": codes.pad,
+    "passthrough": codes.passthrough,
+    "quantize": ort_common.quantize,
     "sigmoid": _on_use("lookup_tables:sigmoid"),
     "silu": _on_use("lookup_tables:silu"),
     "softmax": _on_use("softmax:softmax"),

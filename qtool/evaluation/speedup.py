@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qtool.backends.formats import by_suffix, open_file, other_runtime, runtime_title
-from qtool.backends.onnxruntime.machines import runs_here
+from qtool.backends.runtimes import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder

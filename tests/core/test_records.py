@@ -13,7 +13,7 @@ from qtool.core.json_schema import json_schema
 from qtool.core.records import from_json, to_json
 from qtool.core.store import Store
 from qtool.core.summary import Printed, Summary, group_notes
-from qtool.evaluation.measure.model_contents import ModelContents
+from qtool.evaluation.file_contents import ModelContents
 from qtool.planning.plan import QuantPlan
 from qtool.verification.coverage import Coverage
 

@@ -70,7 +70,7 @@ _ONNXRUNTIME = (
     ),
     Mutant(
         "table of signed codes off by one",
-        "backends/kernels/lookup.py",
+        "backends/kernels/codes.py",
         "torch.cat([table[128:], table[:128]])",
         "torch.cat([table[127:], table[:127]])",
         ("backends/kernels/test_params.py::test_takes_the_entry_of_each_code",),
@@ -207,7 +207,7 @@ _METRICS = (
     ),
     Mutant(
         "lower end of a share off by one miss",
-        "metrics/share_intervals.py",
+        "metrics/intervals.py",
         "_beta_quantile(tail, hits, missed + 1)",
         "_beta_quantile(tail, hits, missed)",
         ("metrics/test_share_intervals.py::test_all_or_none_have_the_closed_form",),
@@ -221,7 +221,7 @@ _METRICS = (
     ),
     Mutant(
         "upper end of a median one value too low",
-        "metrics/medians.py",
+        "metrics/intervals.py",
         "low, high = ordered[k - 1], ordered[n - k]",
         "low, high = ordered[k - 1], ordered[n - k - 1]",
         (

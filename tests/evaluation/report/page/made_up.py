@@ -16,7 +16,7 @@ from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, Profile, Report
 from qtool.evaluation.report.verdict import make_verdict
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import Metric
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qtool.evaluation.latency.node_times import NodeTime, Profile
-from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.figures import _block_starts
+from qtool.evaluation.report.page.render import block_times
 from qtool.evaluation.report.page.short_names import block_of, short_name, short_names
 
 
