@@ -36,7 +36,7 @@ from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.metrics.output_errors import finite_or_inf
-from qtool.planning.mode_titles import plan_title
+from qtool.planning.plan import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
 

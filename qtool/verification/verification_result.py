@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,11 +32,6 @@ class SizeCheck:
 
     def __str__(self) -> str:
         return f"{self.sizes}: {self.wrong or decibels_text(self.sqnr_db)}"
-
-
-def size_row(checks: Sequence[SizeCheck]) -> tuple[str, str]:
-    """Return (label, figures) for a summary."""
-    return "other sizes", "; ".join(map(str, checks))
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class Verification(Result):
         """Return (label, figures) for a summary."""
         rows = [self.fidelity.row(), self.coverage.row(), ("verified", self._verified())]
         if self.other_sizes:
-            rows.append(size_row(self.other_sizes))
+            rows.append(("other sizes", "; ".join(map(str, self.other_sizes))))
         other = None if self.portability is None else self.portability.row()
         return tuple(rows if other is None else [*rows, other])
 

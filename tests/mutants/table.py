@@ -310,7 +310,7 @@ _OBSERVERS = (
     ),
     Mutant(
         "symmetric range ignores negative values",
-        "observers/scale_and_zero_point.py",
+        "observers/ranges.py",
         "torch.maximum(-lo, hi)",
         "torch.maximum(lo, hi)",
         ("observers/test_scale_and_zero_point.py::test_named_ranges",),
