@@ -34,10 +34,8 @@ from qtool.evaluation.measure.output_pass import (
 )
 from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.report.plan_facts import FloatOperator
-from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, Report
-from qtool.evaluation.report.verdict import make_verdict
+from qtool.evaluation.report.report import SCHEMA, FloatOperator, Report
+from qtool.evaluation.report.verdict import best_model, make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.metrics.metric import check_drop
 from qtool.verification import Coverage, Exactness, SelfCheck

@@ -20,7 +20,7 @@ from qtool.core.store import Store
 from qtool.core.types import Array, Requantized
 from qtool.evaluation.measure.layer_errors import HistogramFacts, Sensitivity
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.plan_facts import EdgeFact, PlanRow
+from qtool.evaluation.report.report import EdgeFact, PlanRow
 from qtool.evaluation.sensitivity import measure_sensitivity
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification import Coverage, planned_coverage

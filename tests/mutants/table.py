@@ -210,7 +210,7 @@ _METRICS = (
         "metrics/intervals.py",
         "_beta_quantile(tail, hits, missed + 1)",
         "_beta_quantile(tail, hits, missed)",
-        ("metrics/test_share_intervals.py::test_all_or_none_have_the_closed_form",),
+        ("metrics/test_intervals.py::test_all_or_none_have_the_closed_form",),
     ),
     Mutant(
         "answer of NaN agrees",
@@ -224,9 +224,7 @@ _METRICS = (
         "metrics/intervals.py",
         "low, high = ordered[k - 1], ordered[n - k]",
         "low, high = ordered[k - 1], ordered[n - k - 1]",
-        (
-            "metrics/test_share_intervals.py::test_the_interval_covers_the_median_of_the_population[6]",
-        ),
+        ("metrics/test_intervals.py::test_the_interval_covers_the_median_of_the_population[6]",),
     ),
     Mutant(
         "estimate is the mean of samples",
@@ -252,14 +250,14 @@ _GATE = (
         "metrics/drop.py",
         "return low > limit or high <= limit",
         "return low > limit or high < limit",
-        ("metrics/test_share_intervals.py::test_a_drop_up_to_the_limit_is_within_it",),
+        ("metrics/test_intervals.py::test_a_drop_up_to_the_limit_is_within_it",),
     ),
     Mutant(
         "variance of the jackknife without its factor",
         "metrics/drop.py",
         "variance = (count - 1) / count * float(",
         "variance = float(",
-        ("metrics/test_share_intervals.py::test_the_jackknife_of_a_mean_has_students_interval",),
+        ("metrics/test_intervals.py::test_the_jackknife_of_a_mean_has_students_interval",),
     ),
     Mutant(
         "half of the weights make another model",

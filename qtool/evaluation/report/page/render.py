@@ -18,8 +18,8 @@ from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.page.short_names import block_of
-from qtool.evaluation.report.ranking import best_in_column
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.report.verdict import best_in_column
 
 FEW = 20  # nodes that need no blocks
 
