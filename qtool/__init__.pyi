@@ -66,8 +66,8 @@ from qtool.evaluation.file_contents import (
 )
 from qtool.evaluation.gate.result import GateResult as GateResult
 from qtool.evaluation.generation import Generation as Generation
-from qtool.evaluation.latency.bench import Bench as Bench
-from qtool.evaluation.measure.model_contents import ModelContents as ModelContents
+from qtool.evaluation.bench import Bench as Bench
+from qtool.evaluation.file_contents import ModelContents as ModelContents
 from qtool.evaluation.options import (
     GenerationOptions as GenerationOptions,
     Goals as Goals,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core.atomic import is_abandoned, scratch_folder, sibling_folder, write_atomic
+from qtool.core.atomic import scratch_folder, sibling_folder, write_atomic
 from qtool.core.errors import FileError
 from qtool.evaluation.report.page.folder import replace_folder
 from tests.windows import like_windows
@@ -61,7 +61,6 @@ def test_temporary_folders_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with scratch_folder() as scratch, sibling_folder(tmp_path / "report") as sibling:
         (scratch / "file").touch()
         assert sibling.parent == tmp_path
-        assert not is_abandoned(scratch)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,7 +24,7 @@ FILES = ("int8.onnx", "int8.tflite")
 def contents(file: Path) -> dict[str, Any]:
     """What a file holds, whether it is as qtool wrote it, and its outputs."""
     from qtool.backends.formats import open_file, open_model
-    from qtool.evaluation.measure.model_contents import model_contents
+    from qtool.evaluation.file_contents import model_contents
     from qtool.evaluation.measure.provenance import provenance
 
     opened, (x,) = open_file(file), batches(file.parent)[:1]

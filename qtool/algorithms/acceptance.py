@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import distributed
-from qtool.algorithms.comparable_pairs import Pair, comparable_pairs
+from qtool.algorithms.comparable_pairs import MIN_POWER, Pair, comparable_pairs
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
 from qtool.algorithms.part_samples import PartBatch, float_side
@@ -34,7 +34,6 @@ HOLDOUT_SAMPLES = 64
 HOLDOUT_BATCH = 16  # of one candidate, more samples are run while the result is not conclusive
 STANDARD_ERRORS = 3  # a mean further from zero than this is conclusive
 FEWEST_RATIOS = 8  # with fewer, their spread is not known
-MIN_POWER = 1e-30  # of an output that is zero everywhere
 NOISE_FLOOR = 1e-3  # of the mean noise; bounds the ratio of a sample that has hardly any
 
 

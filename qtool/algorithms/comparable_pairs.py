@@ -12,10 +12,15 @@ from collections.abc import Sequence
 
 import torch
 
+from qtool.core import graph as G
+from qtool.core.graph import FloatGraph
 from qtool.core.output_evidence import BY_VALUES, Evidence
 from qtool.core.types import Array
-from qtool.metrics.detections import detections, has_detections
-from qtool.metrics.matched_rows import compared_outputs
+from qtool.metrics.compared_batches import compared_outputs
+from qtool.metrics.output_kind import detections, has_detections
+from qtool.simulation.output_evidence import evidence_of_graph
+
+MIN_POWER = 1e-30  # of an output that is zero everywhere
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -63,3 +68,50 @@ def _scores(real: torch.Tensor, coded: torch.Tensor) -> Pair:
 
 def _array(values: torch.Tensor) -> Array:
     return values.detach().float().cpu().numpy()
+
+
+Values = Sequence[torch.Tensor]
+
+
+# The values that a quantized network is compared by: its outputs, or the scores that the best
+# classes come from where a network gives these alone.
+
+
+def compared_nodes(graph: FloatGraph) -> dict[str, Evidence]:
+    """Return node -> what is known of it: float outputs, and what the other outputs are made of;
+    without outputs whose number of rows depends on values."""
+    names: dict[str, Evidence] = {}
+    evidence = evidence_of_graph(graph, {})
+    pairs = zip(G.output_nodes(graph.graph), graph.outputs, strict=True)
+    known = {node: evidence[name] for node, name in pairs if evidence[name].rows != BY_VALUES}
+    waiting, seen = list(known)[::-1], set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if G.is_float(node):
+            names[G.name_of(node)] = known.get(node, Evidence())
+        elif node.op.startswith("call"):
+            waiting += reversed(node.all_input_nodes)
+    return names
+
+
+def worst_error(values: Sequence[tuple[Values, Values]], evidence: Sequence[Evidence]) -> float:
+    """Return the largest relative squared error of a compared value over all batches.
+
+    Args:
+        values: float and quantized values of each batch.
+        evidence: what is known of each value.
+    """
+    batches = (comparable_pairs(real, coded, evidence) for real, coded in values)
+    return max(map(_error, zip(*batches, strict=True)), default=0.0)
+
+
+def _error(column: Sequence[Pair]) -> float:
+    signal = noise = 0.0
+    for real, coded in column:
+        finite, exact = real.isfinite(), real.double()
+        signal += float(exact.square().masked_fill(~finite, 0).sum())
+        noise += float((exact - coded).square().masked_fill(~finite, 0).sum())
+    return noise / max(signal, MIN_POWER)

@@ -17,15 +17,15 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.channel_ranges import (
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.registry import OUTPUT_EQUALIZATION
+from qtool.algorithms.smooth_quant import (
     SMALLEST,
     Factors,
     channel_probe,
     unequal_channels,
     with_scaled_ranges,
 )
-from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.registry import OUTPUT_EQUALIZATION
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.types import Change, Observed

@@ -33,7 +33,7 @@ LAYER_SAMPLES = 128
 """On which layers are solved, of weights with 8 bits."""
 replay_constants = OnUse("qtool.algorithms.layer_reconstruction:replay_constants")
 reconstruct_layers = OnUse("qtool.algorithms.layer_reconstruction:reconstruct_layers")
-_solve_by_rows = OnUse("qtool.algorithms.weight_rounding.layer_step:solve_by_rows")
+_solve_by_rows = OnUse("qtool.algorithms.weight_rounding.layer_solver:solve_by_rows")
 
 FAILURES = (ArithmeticError, LookupError, PassError, RuntimeError, TypeError, ValueError)
 """Raised by operators for sizes or values they do not take, and by a rewrite after which the

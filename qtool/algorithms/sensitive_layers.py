@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import MIN_POWER, best_candidate, runtime_module
-from qtool.algorithms.compared_values import compared_nodes, worst_error
+from qtool.algorithms.acceptance import best_candidate, runtime_module
+from qtool.algorithms.comparable_pairs import MIN_POWER, compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.registry import SENSITIVE_LAYERS
 from qtool.core import graph as G
@@ -39,8 +39,7 @@ from qtool.planning.plan import Execution, Kind, Point, QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
 from qtool.planning.recipe.rule import REGEX
-from qtool.planning.speed.channel_widths import sizes_in_file
-from qtool.planning.speed.costs import CostTable, elements
+from qtool.planning.speed.costs import CostTable, elements, sizes_in_file
 from qtool.planning.speed.slow_layers import Times
 
 GOOD_DB = 35.0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 from torch import nn
 
+from qtool.api.conversion_inputs import data_module
 from qtool.api.float_source import FloatSource
 from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.argument_names import argument
@@ -139,13 +140,6 @@ def measure_accuracy(
         source = Reference(files[0])
         named = Feeder(source.session, by_input_name(reference, whole_texts(data)), progress)
         return summarize(measure_arrays(source, files[1:], named), labels)
-
-
-def data_module(model: Model | Captured) -> nn.Module | None:
-    """Return the module that batches are arguments of, if it is known before capture."""
-    if isinstance(model, Captured):
-        return model.graph.module
-    return model if isinstance(model, nn.Module) else None
 
 
 def by_input_name(graph: FloatGraph, data: Iterable[Any]) -> Iterator[Batch]:

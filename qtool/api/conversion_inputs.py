@@ -65,9 +65,7 @@ def capture_data(
         check_weights(model)  # first: a decoder's cache in the data comes from them
     if data is None:
         return _capture_without_data(model, dynamic, is_calibrated)
-    module = model if isinstance(model, nn.Module) else None
-    if isinstance(model, Captured):
-        module = model.graph.module
+    module = data_module(model)
     few = data if samples is None else first_samples(data, samples, module)
     stream = batches(few, module)  # data may be a one-shot iterator
     own = next(stream, None)
@@ -81,6 +79,13 @@ def capture_data(
     captured.graph = replace(captured.graph, labels=labels, columns=input_columns(data))
     _check_outputs(captured)
     return captured, first, stream if own is None else itertools.chain([own], stream)
+
+
+def data_module(model: Model | Captured) -> nn.Module | None:
+    """Return the module that batches are arguments of, if it is known before capture."""
+    if isinstance(model, Captured):
+        return model.graph.module
+    return model if isinstance(model, nn.Module) else None
 
 
 def labelled_classes(data: Any, arguments: int) -> int:

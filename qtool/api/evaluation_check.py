@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from qtool.api.captured_source import data_module
+from qtool.api.conversion_inputs import data_module
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.frame_columns import columns_in_errors
 from qtool.core.log import unlogged
 from qtool.evaluation.labelled_data import LabelledData
-from qtool.frontends.captured_model import Captured
 from qtool.frontends.torch.export_errors import eager_problem, run_error
 from qtool.metrics.labels import check_classes
 
@@ -42,7 +41,7 @@ def check_evaluation_data(
     """
     if labels is not None:
         LabelledData(evaluation, labels).check()
-    module = data_module(model) if isinstance(model, nn.Module | Captured) else None
+    module = data_module(model)
     if module is None or module.training:
         return
     with unlogged(), evaluation_in_errors():

@@ -15,9 +15,8 @@ from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.types import Progress
 from qtool.evaluation.gate.gate import run_gate
-from qtool.evaluation.gate.options import CONFIDENCE, GateOptions
-from qtool.evaluation.gate.own_texts import is_decoder, own_texts
-from qtool.evaluation.gate.result import GateResult
+from qtool.evaluation.gate.inputs import is_decoder, own_texts
+from qtool.evaluation.gate.result import CONFIDENCE, GateOptions, GateResult
 from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.metrics.metric import PERPLEXITY
 from qtool.metrics.named_metrics import AGREEMENT, user_metric

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.api.captured_source import data_module
 from qtool.api.conversion import convert, quantize
+from qtool.api.conversion_inputs import data_module
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.core.conversion_options import QuantizeOptions

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.formats import format_of, open_file
-from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.formats import ONNX, format_of, open_file
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.core import plugins
 from qtool.core.argument_names import argument
@@ -37,7 +36,7 @@ from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.metrics.output_errors import finite_or_inf
-from qtool.planning.mode_titles import plan_title
+from qtool.planning.plan import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
 

@@ -15,7 +15,7 @@ from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.speedup import Speedup, measure_speedup
 from qtool.evaluation.subject import Subject
-from qtool.planning.mode_titles import MODE_NAMES
+from qtool.planning.plan import MODE_NAMES
 from qtool.verification import Verification
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
 from qtool.evaluation.speedup import compare_speed, untimed_reason
-from qtool.planning.mode_titles import plan_title
+from qtool.planning.plan import plan_title
 from qtool.planning.recipe import Recipe
 
 if TYPE_CHECKING:

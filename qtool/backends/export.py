@@ -12,7 +12,7 @@ from qtool.core.data import Batch
 from qtool.core.types import Array
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Exactness, Parity, Portability
-from qtool.verification.size_check import SizeCheck
+from qtool.verification.verification_result import SizeCheck
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.backends.model_file import FileFormat, ModelFile
-from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.onnxruntime.onnx_file import OnnxFile
+from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.session import OtherRuntime, Session, in_order_of
 from qtool.core import plugins
 from qtool.core.errors import FileError, OptionError, PlanError, missing
 from qtool.core.file_forms import is_tflite
-from qtool.core.on_use import load
+from qtool.core.on_use import OnUse, load
 from qtool.core.option_names import (
     C_SUFFIXES,
     MODEL_FORMATS,
@@ -28,6 +29,29 @@ from qtool.core.remedies import CallEdit, OtherFile
 if TYPE_CHECKING:
     from qtool.core.graph import FloatGraph
     from qtool.planning.targets import Target
+
+
+_HERE = "qtool.backends.onnxruntime"
+
+
+def _session(path: str | Path, threads: int) -> OnnxSession:
+    """Open a file, as written where this machine lacks the kernels that it is for."""
+    here = not Path(path).is_file() or OnnxFile(Path(path)).runs_here
+    return OnnxSession(path, threads, as_written=not here)
+
+
+ONNX = FileFormat(
+    ("qdq", "qoperator"),
+    OnnxFile.suffix,
+    lambda _: True,
+    OnnxFile,
+    _session,
+    OnUse("qtool.backends.onnx.export:write_float"),
+    OnUse(f"{_HERE}.planned_export:OnnxExport"),
+    OnUse("qtool.backends.runtimes:check_measurable"),
+    tuple(map(load, plugins.parts("runtimes").values())),
+)
+
 
 FORMATS: list[FileFormat] = [*map(load, plugins.parts("formats").values()), ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from qtool.backends.kernels import passthrough
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import codes
 from qtool.backends.kernels.accumulate import (
     conv_accumulator,
     linear_accumulator,
@@ -17,15 +20,16 @@ from qtool.backends.kernels.accumulate import (
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.kernels.products import layer, product
+from qtool.backends.onnxruntime.kernels import common as ort_common
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
 from qtool.backends.onnxruntime.kernels import pool as ort_pool
-from qtool.backends.onnxruntime.kernels import quantize as ort_quantize
 from qtool.backends.onnxruntime.kernels.common import scale_sums
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.core.errors import KernelError
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import PROFILE_TITLES, describe_profile
 from qtool.core.plugins import part, parts
+from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.remedies import CallEdit
 
 Binder = Callable[..., Kernel]
@@ -97,7 +101,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "average_pool": ort_pool.average_pool,
     "concat": ort_elementwise.concat,
     "conv": layer(conv_accumulator, scale_sums),
-    "dequantize": ort_quantize.dequantize,
+    "dequantize": ort_common.dequantize,
     "dynamic_lstm": _on_use("dynamic:dynamic_lstm"),
     "dynamic_matmul": _on_use("dynamic:dynamic_matmul"),
     "dynamic_quantize": _on_use("dynamic:dynamic_quantize"),
@@ -112,9 +116,9 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "matmul_nbits": _on_use("nbits:matmul_nbits"),
     "max_pool": ort_pool.max_pool,
     "mul": ort_elementwise.mul,
-    "pad": passthrough.pad,
-    "passthrough": passthrough.passthrough,
-    "quantize": ort_quantize.quantize,
+    "pad": codes.pad,
+    "passthrough": codes.passthrough,
+    "quantize": ort_common.quantize,
     "sigmoid": _on_use("lookup_tables:sigmoid"),
     "silu": _on_use("lookup_tables:silu"),
     "softmax": _on_use("softmax:softmax"),
@@ -187,3 +191,43 @@ def profile(name: str) -> Profile:
         raise KernelError(f"unknown numerics profile {name!r}", choose)
     chosen: Profile = part("profiles", name)
     return chosen
+
+
+# The results of a kernel for every code, or for every pair of codes: whether two profiles agree,
+# without random inputs.
+
+
+def codes_of_pairs(
+    profile: Profile, key: str, a: QuantParams, b: QuantParams, out: QuantParams
+) -> Tensor:
+    """Return the results of "add" or "mul" for all pairs: [2, codes of a, codes of b].
+
+    Both orders of the operands are computed, since the runtime exchanges them for some shapes.
+    """
+    left, right = _every_code(a), _every_code(b)
+    rows = left.reshape(-1, 1).expand(-1, len(right)).contiguous()
+    columns = right.expand(len(left), -1).contiguous()
+    straight = profile.bind(key, a, b, out)(rows, columns)
+    exchanged = profile.bind(key, b, a, out)(columns, rows)
+    return torch.stack([straight, exchanged])
+
+
+def codes_of_table(
+    profile: Profile, key: str, x: QuantParams, out: QuantParams, **options: Any
+) -> Tensor:
+    """Return the results of an operator with one input for all codes: [codes of x]."""
+    codes: Tensor = profile.bind(key, x, out, **options)(_every_code(x))
+    return codes
+
+
+def distinct(profiles: Iterable[Profile], key: str) -> list[Profile]:
+    """Return one profile for each distinct kernel of `key`."""
+    by_binder: dict[object, Profile] = {}
+    for profile in profiles:
+        by_binder.setdefault(profile.binders[key], profile)
+    return list(by_binder.values())
+
+
+def _every_code(params: QuantParams) -> Tensor:
+    qtype = params.qtype
+    return torch.arange(qtype.qmin, qtype.qmax + 1).to(torch_dtype(qtype))

@@ -21,7 +21,7 @@ from qtool.backends.onnx.storage import save
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_pass import BlockStores, run_block
 from qtool.blockwise.block_plan import BlockwiseRun
-from qtool.blockwise.changed_values import changed_values
+from qtool.blockwise.changed_values import save_changed_values
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.solve_parameters import Parameters
@@ -99,7 +99,7 @@ def convert_block(run: BlockwiseRun, index: int) -> None:
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
-        digest = changed_values(start, state).save(checkpoint.block(index))
+        digest = save_changed_values(checkpoint.block(index), start, state)
         record = _check_block(run, state, layers, errors, coded, measured, digest)
     checkpoint.add(record)
 

@@ -6,8 +6,8 @@ them. All else is as it was in the float model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,48 +27,27 @@ from qtool.planning.plan import Kind, QuantPlan
 _CODES, _VALUES, _SCALE, _ZERO = "codes/", "values/", "scale/", "zero/"
 
 
-@dataclass(frozen=True)
-class ChangedValues:
-    """Values that differ from those of the float model and its parameters.
-
-    Attributes:
-        codes: attribute -> codes of a weight.
-        values: attribute -> another tensor.
-        params: point -> parameters.
-    """
-
-    codes: Mapping[str, torch.Tensor]
-    values: Mapping[str, torch.Tensor]
-    params: Mapping[str, QuantParams]
-
-    def save(self, path: Path) -> str:
-        """Write the values to a file, and return its digest."""
-        tensors = {f"{_CODES}{k}": v for k, v in self.codes.items()}
-        tensors |= {f"{_VALUES}{k}": v for k, v in self.values.items()}
-        tensors |= {f"{_SCALE}{k}": p.scale for k, p in self.params.items()}
-        tensors |= {f"{_ZERO}{k}": p.zero_point for k, p in self.params.items()}
-        with atomic_path(path) as temporary:
-            save_file({k: v.clone().contiguous() for k, v in tensors.items()}, temporary)
-            return file_digest(temporary)
-
-
-def changed_values(start: ConversionState, end: ConversionState) -> ChangedValues:
-    """Return what the steps between two states of a block changed."""
+def save_changed_values(path: Path, start: ConversionState, end: ConversionState) -> str:
+    """Write what the steps between two states of a block changed to a file; return its digest."""
     assert start.parameters is not None
     assert end.parameters is not None
     before, after = start.graph.module, end.graph.module
-    points = _weight_points(end.graph.graph, end.plan)
-    codes, values = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+    points, tensors = _weight_points(end.graph.graph, end.plan), dict[str, torch.Tensor]()
     for name, (old, new) in _pairs(before, after):
         if old is new or torch.equal(old, new):
             continue
+        values = new.detach().cpu()
         if name in points:
-            codes[name] = end.parameters.params[points[name]].quantize(new.detach().cpu().float())
+            codes = end.parameters.params[points[name]].quantize(values.float())
+            tensors[f"{_CODES}{name}"] = codes
         else:
-            values[name] = new.detach().cpu()
-    known = start.parameters.params
-    params = {n: p for n, p in end.parameters.params.items() if not _equal(known[n], p)}
-    return ChangedValues(codes, values, params)
+            tensors[f"{_VALUES}{name}"] = values
+    for name, params in end.parameters.params.items():
+        if not _equal(start.parameters.params[name], params):
+            tensors[f"{_SCALE}{name}"], tensors[f"{_ZERO}{name}"] = params.scale, params.zero_point
+    with atomic_path(path) as temporary:
+        save_file({k: v.clone().contiguous() for k, v in tensors.items()}, temporary)
+        return file_digest(temporary)
 
 
 def with_changed_values(
@@ -80,7 +59,7 @@ def with_changed_values(
         module: the whole graph; changed in place.
         plan: its plan.
         params: point -> parameters; changed in place.
-        file: what `ChangedValues.save` wrote.
+        file: what `save_changed_values` wrote.
     """
     points, held = _weight_points(module.graph, plan), dict[str, fx.Node]()
     for node in module.graph.find_nodes(op="get_attr"):

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table, distinct
-from qtool.backends.profiles import Profile, profile
+from qtool.backends.profiles import Profile, codes_of_pairs, codes_of_table, distinct, profile
 from qtool.calibration.scale_alignment import output_point
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams

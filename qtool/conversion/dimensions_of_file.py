@@ -8,7 +8,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.log import log_warning
-from qtool.verification.size_check import SizeCheck
+from qtool.verification.verification_result import SizeCheck
 
 
 class UnfollowedSizesError(VerificationError):

@@ -24,9 +24,8 @@ from qtool.metrics.compared_batches import ComparedBatches
 from qtool.metrics.output_errors import OutputErrors
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
-from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
+from qtool.simulation.costly_layers import costliest_layers, narrow_inputs, near_zero_divisions
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.simulation.near_zero_divisions import near_zero_divisions
 from qtool.simulation.output_evidence import evidence_of_graph, padding_of
 from qtool.verification import Fidelity, compare_outputs
 from qtool.verification.estimate import (

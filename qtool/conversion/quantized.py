@@ -11,12 +11,11 @@ from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
-from qtool.backends.formats import format_for, format_of, format_of_file
+from qtool.backends.formats import ONNX, format_for, format_of, format_of_file
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
-from qtool.backends.onnxruntime.format import ONNX
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions

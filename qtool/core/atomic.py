@@ -206,24 +206,6 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
 
 
-def is_abandoned(folder: Path) -> bool:
-    """Return whether the process that made a scratch folder is gone; False if that is unknown, on
-    another machine for instance."""
-    if fcntl is None:
-        return False
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
 @contextmanager
 def sibling_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `target`, removed at the end if still there.

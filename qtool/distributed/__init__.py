@@ -1,9 +1,8 @@
 """Collective calls of several processes: ranks, their messages, and failure of one of them."""
 
-from qtool.distributed.data_shard import DataShard, balance, data_name, interleave
 from qtool.distributed.messages import OtherRankError
 from qtool.distributed.process_group import use_process_group
-from qtool.distributed.ranks import RankDone, Ranks
+from qtool.distributed.ranks import DataShard, RankDone, Ranks, balance, data_name, interleave
 from qtool.distributed.session import (
     collective,
     current,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from qtool.core.atomic import is_abandoned
 from qtool.core.errors import RanksError, describe
 from qtool.distributed.process_group import Group
 
@@ -82,7 +80,8 @@ class Channel:
         try:
             yield
         except (RuntimeError, ValueError, TypeError) as error:  # torch raises any of them
-            self.heartbeat.wait_for_reason()
+            if self.group.is_open:
+                self.heartbeat.wait_for_reason()
             self.check()
             raise RanksError(
                 "the process group was closed, or a rank ended, during a collective call "
@@ -109,14 +108,11 @@ class Channel:
         return f"sends/{source}/{to}/{self._transfers[source, to]}"
 
 
-# A thread on every rank that sends heartbeats and notices ranks that failed or died.
-#
-# Heartbeats go through the group's store, whatever the main thread does. On the same machine a dead
-# process is noticed at once: a lock on its scratch folder is released with it.
+# A thread on every rank that sends heartbeats through the group's store, whatever the main thread
+# does, and notices ranks that failed or are silent.
 
 
 PERIOD = 0.5  # seconds between heartbeats
-REMOVED_TIMEOUT = 5.0  # seconds without a heartbeat if the rank's scratch folder is gone, too
 NOTICE_TIMEOUT = 4.0  # seconds that a failed rank waits for the others to notice
 
 
@@ -153,7 +149,6 @@ class Heartbeat:
         self.failure: Failure | None = None
         self._store = store
         self._rank, self._size, self._patience = rank, size, patience
-        self._folders: dict[int, Path] = {}
         self._last_beats: dict[int, tuple[bytes, float]] = {}
         self._beats = 0
         self._stopped = Event()
@@ -163,21 +158,15 @@ class Heartbeat:
         self._store.set(f"beat/{self._rank}", "0")
         self._thread.start()
 
-    def watch(self, folders: dict[int, Path]) -> None:
-        """Begin to watch, once all ranks are there.
-
-        Args:
-            folders: rank -> folder on this machine that is locked while the rank lives.
-        """
+    def watch(self) -> None:
+        """Begin to watch, once all ranks are there."""
         others = range(1, self._size) if self._rank == 0 else (0,)
-        now = time.monotonic()
-        # a folder of another container is not visible here
-        self._folders = {r: folder for r, folder in folders.items() if folder.exists()}
-        self._last_beats = dict.fromkeys(others, (b"", now))
+        self._last_beats = dict.fromkeys(others, (b"", time.monotonic()))
 
     def wait_for_reason(self) -> None:
-        """Wait up to NOTICE_TIMEOUT for the reason of a failure."""
-        self._wait_until(lambda: self.failure, NOTICE_TIMEOUT)
+        """Wait until the reason of a failure is known, at most as long as a rank is silent before
+        it is dead."""
+        self._wait_until(lambda: self.failure, self._patience + NOTICE_TIMEOUT)
 
     def fail(self, failure: Failure) -> Failure:
         """Report a failure of this rank to all.
@@ -186,12 +175,9 @@ class Heartbeat:
             The first failure of any rank, once the others noticed or NOTICE_TIMEOUT is over.
         """
         try:
-            if self._store.add("failures", 1) > 1:
-                self._wait_until(self._has_failed, NOTICE_TIMEOUT)
-            else:
-                self.failure = failure
-                self._store.set("failure", json.dumps([failure.text, failure.code, self._rank]))
-                self._wait_until(lambda: self._all_others("noticed"), NOTICE_TIMEOUT)
+            first = self._report(failure)
+            known = (lambda: self._all_others("noticed")) if first else self._has_failed
+            self._wait_until(known, NOTICE_TIMEOUT)
         except RuntimeError:  # the store is gone, too
             pass
         return self.failure or failure
@@ -228,6 +214,14 @@ class Heartbeat:
             self.failure = Failure(text, code, rank == self._rank)
         return self.failure is not None
 
+    def _report(self, failure: Failure) -> bool:
+        """Store a failure, unless another rank has stored one; return whether it is the first."""
+        if self._store.add("failures", 1) > 1:
+            return False
+        self.failure = failure
+        self._store.set("failure", json.dumps([failure.text, failure.code, self._rank]))
+        return True
+
     def _run(self) -> None:
         try:
             while not self._stopped.wait(PERIOD):
@@ -243,37 +237,15 @@ class Heartbeat:
         if self._has_failed():
             self._store.set(f"noticed/{self._rank}", "")
             return
-        for rank in self._dead_ranks(list(self._last_beats)):
-            if self._store.add("failures", 1) == 1:
-                text = f"rank {rank} of {self._size} is gone: {self._reason(rank)}"
-                self._store.set("failure", json.dumps([text, 2, self._rank]))
+        for rank in filter(self._is_silent, self._last_beats):
+            why = f"no sign of life for {self._patience:g} s"
+            self._report(Failure(f"rank {rank} of {self._size} is gone: {why}", own=True))
 
-    def _dead_ranks(self, others: Collection[int]) -> list[int]:
-        return [r for r in others if not self._is_alive(r)]
-
-    def _is_alive(self, rank: int) -> bool:
-        if self._store.check([f"left/{rank}"]):
-            return True
-        if self._has_exited(rank):
-            return bool(self._store.check([f"left/{rank}"]))  # it may have left meanwhile
+    def _is_silent(self, rank: int) -> bool:
+        """Return whether a rank that has not left sends no heartbeats."""
         beat, now = self._store.get(f"beat/{rank}"), time.monotonic()
         last_beat, since = self._last_beats[rank]
         if beat != last_beat:
             self._last_beats[rank] = (beat, now)
-            return True
-        limit = self._patience
-        if self._folder_is_removed(rank):
-            limit = min(REMOVED_TIMEOUT, limit)
-        return now - since < limit
-
-    def _has_exited(self, rank: int) -> bool:
-        return rank in self._folders and is_abandoned(self._folders[rank])
-
-    def _folder_is_removed(self, rank: int) -> bool:
-        """True if the rank's folder was removed: usually because its process had ended."""
-        return rank in self._folders and not self._folders[rank].exists()
-
-    def _reason(self, rank: int) -> str:
-        if self._has_exited(rank) or self._folder_is_removed(rank):
-            return "its process ended"
-        return f"no sign of life for {self._patience:g} s"
+            return False
+        return now - since >= self._patience and not self._store.check([f"left/{rank}"])

@@ -20,7 +20,7 @@ if has_torch():
     from torch import distributed as dist
 
 WAIT = 600.0  # seconds for all ranks to make the same call
-PATIENCE = 60.0  # seconds without a heartbeat after which a rank is dead
+PATIENCE = 50.0  # seconds without a heartbeat after which a rank is dead
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Group:
     @property
     def name(self) -> str:
         return str(self.handle.group_name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has not closed it."""
+        return _is_open()
 
     def connect(self, prefix: str) -> Any:
         """Return the store under a prefix, over a connection of its own."""
@@ -104,8 +109,7 @@ def use_process_group(
     Args:
         group: a group of torch.distributed; None: this process alone.
         wait: seconds in which all ranks have to make the same call.
-        patience: seconds without a heartbeat after which a rank is dead. A process that ends on
-            the same machine is noticed at once.
+        patience: seconds without a heartbeat after which a rank is dead.
 
     Raises:
         RanksError: by calls in the context: ranks differ in model, options or versions, or one

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError, RanksError, describe
 from qtool.core.remedies import Setup
 from qtool.core.versions import version_of
@@ -106,8 +102,8 @@ def session(name: str, rank_zero_finishes: bool = False) -> Iterator[Ranks]:
     ranks = Ranks(group.rank, group.size, rank_zero_finishes, channel)
     token = _ACTIVE.set(ranks)
     try:
-        with _end_all_ranks(ranks, channel), scratch_folder() as folder:
-            _check_call(ranks, channel, name, folder)
+        with _end_all_ranks(ranks, channel):
+            _check_call(ranks, channel, name)
             yield ranks
             channel.heartbeat.leave()
     finally:
@@ -142,24 +138,18 @@ def _exit_code(error: BaseException) -> int:
     return code if isinstance(code, int) else 2 if isinstance(error, QtoolError | OSError) else 1
 
 
-def _check_call(ranks: Ranks, channel: Channel, name: str, folder: Path) -> None:
+def _check_call(ranks: Ranks, channel: Channel, name: str) -> None:
     """Wait until all ranks are at the same call with the same packages, and watch them then."""
     versions = {package: version_of(package) for package in _PACKAGES}
     timeout_message = (
         f"rank {{}} of {ranks.size} did not call {name} within {channel.group.wait:g} s; call it "
         "on every rank, or in `with qtool.use_process_group(None)` to use one process"
     )
-    own = [name, versions, _machine_id(), str(folder)]
-    calls = [json.loads(text) for text in ranks.all_gather(json.dumps(own), timeout_message)]
-    channel.heartbeat.watch(
-        {
-            rank: Path(path)
-            for rank, (_, _, machine, path) in enumerate(calls)
-            if machine == _machine_id()
-        }
-    )
-    first_call, first_versions, _, _ = calls[0]
-    for rank, (call, versions, _, _) in enumerate(calls):
+    own = json.dumps([name, versions])
+    calls = [json.loads(text) for text in ranks.all_gather(own, timeout_message)]
+    channel.heartbeat.watch()
+    first_call, first_versions = calls[0]
+    for rank, (call, versions) in enumerate(calls):
         if call != first_call:
             raise RanksError(f"rank {rank} of {ranks.size} called {call}, rank 0 {first_call}")
         for package, version in versions.items():
@@ -169,11 +159,3 @@ def _check_call(ranks: Ranks, channel: Channel, name: str, folder: Path) -> None
                     f"{first_versions[package]}",
                     Setup("install the same version everywhere"),
                 )
-
-
-def _machine_id() -> str:
-    """Return a name that no other machine has."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{platform.node()} {uuid.getnode()}"

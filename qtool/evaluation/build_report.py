@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qtool.backends.formats import open_file
 from qtool.backends.model_file import ModelFile
 from qtool.core.array_batches import whole_arrays
+from qtool.core.errors import KernelError
 from qtool.core.progress import Bars, length_of, no_bars
 from qtool.core.store import Store
+from qtool.core.torch_package import has_torch
 from qtool.core.types import Array
 from qtool.evaluation.evaluation import ModelFacts
-from qtool.evaluation.exactness import exactness_of, self_test_of
 from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
@@ -33,16 +34,15 @@ from qtool.evaluation.measure.output_pass import (
 )
 from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.report.plan_facts import FloatOperator
-from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, Report
-from qtool.evaluation.report.verdict import make_verdict
+from qtool.evaluation.report.report import SCHEMA, FloatOperator, Report
+from qtool.evaluation.report.verdict import best_model, make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.metrics.metric import check_drop
-from qtool.verification import Coverage, Exactness
+from qtool.verification import Coverage, Exactness, SelfCheck
 
 if TYPE_CHECKING:
     from qtool.frontends.data.sample_names import SampleNames
+
 
 TIMED_SAMPLES = 64
 
@@ -233,3 +233,39 @@ def measure_latencies(
         partial(phase.profile, profiled, [s.name for s in subjects], timing),
     )
     return tuple(timings.values()), profile
+
+
+EXACT_SAMPLES = 64
+
+
+def exactness_of(
+    store: Store, index: int, file: ModelFile, first: FirstBatches
+) -> Exactness | None:
+    """Return how exactly the runtime computes what the integer engine does.
+
+    None if the file is not quantized, the engine lacks a kernel for it, or torch is not installed.
+
+    Args:
+        store: where intermediate results are.
+        index: number of the file in the report.
+        file: the file.
+        first: the first batches of the data.
+    """
+    if not file.is_quantized or not has_torch():
+        return None
+    try:
+        return store.load_or_make(
+            f"exactness{index}",
+            Exactness,
+            lambda: file.compare_codes(first.heads(file.path, EXACT_SAMPLES)),
+        )
+    except KernelError:
+        return None
+
+
+def self_test_of(file: ModelFile, exactness: Exactness | None) -> SelfCheck | None:
+    """Return the result of the test in a file, if it was not compared with the integer engine."""
+    if exactness is not None or not file.is_quantized:
+        return None
+    check = file.check_self_test()
+    return check if check.tensors or not check.passed else None

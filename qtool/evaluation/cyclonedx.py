@@ -16,7 +16,7 @@ from qtool.core.remedies import OtherFile
 from qtool.core.versions import DISTRIBUTION, own_version
 from qtool.evaluation.measure.provenance import Provenance, provenance
 from qtool.evaluation.report.report import Report
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 
 _MODEL = "machine-learning-model"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -16,9 +17,9 @@ from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import no_progress
 from qtool.core.records import from_json, to_json
-from qtool.core.remedies import DataEdit
-from qtool.core.types import Progress
-from qtool.distributed import current
+from qtool.core.remedies import CallEdit, DataEdit
+from qtool.core.types import Array, Progress
+from qtool.distributed import Ranks, current, interleave
 from qtool.evaluation.evaluation import Evaluation, ModelFacts
 from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.labelled_data import LabelledData
@@ -33,8 +34,8 @@ from qtool.evaluation.measure.output_pass import (
     measure_arrays,
 )
 from qtool.evaluation.model_inputs import check_same_inputs
-from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.subject import Subject
+from qtool.metrics.sample_statistics import SampleStatistics
 
 
 def evaluate_files(
@@ -111,3 +112,72 @@ def _evaluation(
         latency=timings,
         runtime="" if runtime == NATIVE else runtime_title(runtime),
     )
+
+
+def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStatistics | None:
+    """Return the statistics of all ranks on rank 0, None on the others.
+
+    Batch i belongs to rank i modulo the number of ranks.
+
+    Args:
+        own: statistics of this rank; None if it had no data.
+
+    Raises:
+        DataError: no rank had data.
+    """
+    if not ranks.is_distributed:
+        return own
+    shares = ranks.gather(b"" if own is None else _saved(**own.arrays()), 0)
+    if ranks.rank:
+        return None
+    parts = [SampleStatistics.from_arrays(_loaded(share)).by_batch() for share in shares if share]
+    ordered = interleave(parts)
+    if not ordered:
+        raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
+    return SampleStatistics.joined(ordered)
+
+
+def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | None) -> Array | None:
+    """Return the labels of all data in its order, on all ranks.
+
+    Args:
+        labels: those of all data, or those of the share of this rank.
+
+    Raises:
+        DataError: some ranks have labels and others have none.
+    """
+    if not ranks.is_distributed:
+        return labels
+    mine = own.sizes if own is not None else ()
+    kinds = ranks.all_gather(_label_kind(labels, sum(mine)))
+    if "none" in kinds:
+        if set(kinds) != {"none"}:
+            raise DataError(
+                f"rank {kinds.index('none')} has no labels",
+                CallEdit("pass labels on all ranks or on none"),
+            )
+        return None
+    assert labels is not None
+    if "all" in kinds:
+        return labels
+    cut = np.split(labels, np.cumsum(mine)[:-1]) if mine else []
+    packed = [
+        ranks.broadcast(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)
+    ]
+    return np.concatenate(interleave([list(_loaded(share).values()) for share in packed]))
+
+
+def _label_kind(labels: Array | None, samples: int) -> str:
+    if labels is None:
+        return "none"
+    return "share" if labels.ndim and len(labels) == samples else "all"
+
+
+def _saved(*arrays: Array, **named: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, *arrays, **named)  # type: ignore[arg-type]  # no name is `allow_pickle`
+    return buffer.getvalue()
+
+
+def _loaded(data: bytes) -> Mapping[str, Array]:
+    return np.load(io.BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]

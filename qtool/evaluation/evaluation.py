@@ -13,8 +13,7 @@ from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Ratio, Row, Timing, speed_rows
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.report.ranking import best_in_column
-from qtool.evaluation.report.verdict import Verdict
+from qtool.evaluation.report.verdict import Verdict, best_in_column
 from qtool.evaluation.subject import Subject
 from qtool.evaluation.summary_rows import (
     accuracy_rows,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qtool.backends.formats import by_suffix, open_file, other_runtime, runtime_title
-from qtool.backends.onnxruntime.machines import runs_here
+from qtool.backends.runtimes import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
@@ -25,8 +25,7 @@ from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import Phase, time_first
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime
-from qtool.planning.mode_titles import MODE_NAMES
-from qtool.planning.plan import Execution
+from qtool.planning.plan import MODE_NAMES, Execution
 from qtool.planning.targets import target
 
 MIN_ROUNDS = 7

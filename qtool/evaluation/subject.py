@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.backends.model_file import ModelFile
-from qtool.planning.mode_titles import MODE_NAMES
+from qtool.planning.plan import MODE_NAMES
 
 
 @dataclass(frozen=True)

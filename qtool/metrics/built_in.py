@@ -9,14 +9,12 @@ from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
-from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.intervals import CONFIDENCE, Interval, bootstrap_sums, hit_interval
 from qtool.metrics.labels import check_classes, check_labels
 from qtool.metrics.metric import Metric, make_metric, perplexity_metric
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import BY_FUNCTION, regression_metrics, targets_of
-from qtool.metrics.resampling import bootstrap_sums
 from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, TOP, SampleStatistics
-from qtool.metrics.share_intervals import hit_interval
 
 
 def built_in_metrics(

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qtool.core.output_evidence import Evidence
+from qtool.core.output_evidence import BY_VALUES, Evidence
 from qtool.core.types import Array
-from qtool.metrics.matched_rows import by_values, compared_outputs
 from qtool.metrics.output_agreement import (
     OutputAgreement,
     OutputShare,
@@ -16,6 +15,87 @@ from qtool.metrics.output_agreement import (
     output_agreements,
 )
 from qtool.metrics.output_errors import OutputErrors, samples_first
+
+# Outputs whose rows values decide: left out where their number does, matched where TopK selects.
+#
+# A detector that keeps its best queries gives them in an order that the last bit of a score
+# changes. So the rows of a sample are a set: each of the float model's is compared with the one
+# of the quantized model that is nearest to it, over all outputs of these rows.
+
+
+def by_values(names: Sequence[str], evidence: Mapping[str, Evidence]) -> list[str]:
+    """Return the outputs whose number of rows depends on values: nothing compares them."""
+    return [name for name in names if evidence.get(name, Evidence()).rows == BY_VALUES]
+
+
+def compared_outputs(
+    names: Sequence[str],
+    real: Sequence[Array],
+    quantized: Sequence[Array],
+    evidence: Mapping[str, Evidence],
+) -> tuple[list[str], list[Array], list[Array]]:
+    """Return what can be compared value by value: names, float and quantized outputs.
+
+    Args:
+        names: names of the outputs.
+        real: outputs of the float model for a batch.
+        quantized: those of the quantized model.
+        evidence: output -> what is known of it.
+    """
+    left = by_values(names, evidence)
+    kept = [i for i, name in enumerate(names) if name not in left]
+    own, a, b = [names[i] for i in kept], [real[i] for i in kept], [quantized[i] for i in kept]
+    counts = [evidence.get(name, Evidence()).rows for name in own]
+    chosen = [
+        i
+        for i, (count, x, y) in enumerate(zip(counts, a, b, strict=True))
+        if count and x.ndim > 1 and x.shape[1] == count and x.shape == y.shape
+    ]
+    if any(a[i].ndim == 3 for i in chosen):
+        for i, matched in zip(
+            chosen, matched_rows([a[i] for i in chosen], [b[i] for i in chosen]), strict=True
+        ):
+            b[i] = matched
+    return own, a, b
+
+
+def matched_rows(real: Sequence[Array], quantized: Sequence[Array]) -> list[Array]:
+    """Return quantized outputs with their rows in the order of the float model's.
+
+    Args:
+        real: outputs [samples, rows, ...] of the same rows.
+        quantized: those of the quantized model, of the same shapes.
+    """
+    scales = [float(a.std()) or 1.0 for a in real]
+    first, second = (
+        np.concatenate(
+            [
+                np.nan_to_num(a.astype(np.float64)).reshape(*a.shape[:2], -1) / s
+                for a, s in zip(side, scales, strict=True)
+            ],
+            2,
+        )
+        for side in (real, quantized)
+    )
+    orders = [_order(*pair) for pair in zip(first, second, strict=True)]
+    return [np.stack([s[o] for s, o in zip(b, orders, strict=True)]) for b in quantized]
+
+
+def _order(real: Array, quantized: Array) -> Array:
+    """Return the row of the quantized model for each row of the float model: again and again the
+    pairs of which each is the nearest of the other. real, quantized: [rows, values]."""
+    powers = np.square(real).sum(1)[:, None] + np.square(quantized).sum(1)
+    distances = powers - 2 * real @ quantized.T
+    order, rows, columns = np.zeros(len(real), np.int64), np.arange(len(real)), np.arange(len(real))
+    while len(rows):
+        left = distances[np.ix_(rows, columns)]
+        nearest = left.argmin(1)
+        mutual = left.argmin(0)[nearest] == np.arange(len(rows))
+        order[rows[mutual]] = columns[nearest[mutual]]
+        columns = np.delete(columns, nearest[mutual])
+        rows = rows[~mutual]
+    return order
+
 
 Arrays = Sequence[Array]
 

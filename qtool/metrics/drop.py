@@ -10,8 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from qtool.core.types import Array
+from qtool.metrics.intervals import exact_share_interval, paired_share_interval
 from qtool.metrics.sample_ratios import student_deviations
-from qtool.metrics.share_intervals import exact_share_interval, paired_share_interval
 
 GROUPS = 50
 """Of samples, for the jackknife: each is left out once."""

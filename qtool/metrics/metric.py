@@ -11,9 +11,7 @@ import numpy as np
 from qtool.core.errors import OptionError
 from qtool.core.number_texts import percent
 from qtool.core.types import Array
-from qtool.metrics.interval import CONFIDENCE, Interval
-from qtool.metrics.resampling import bootstrap_sums
-from qtool.metrics.share_intervals import paired_interval
+from qtool.metrics.intervals import CONFIDENCE, Interval, bootstrap_sums, paired_interval
 
 PERPLEXITY = "perplexity"
 """Name of the metric of a causal language model."""

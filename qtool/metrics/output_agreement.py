@@ -15,16 +15,17 @@ import numpy as np
 from qtool.core import number_texts
 from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
-from qtool.metrics.detections import LIMIT, detections
 from qtool.metrics.output_kind import (
     CLASS,
     COSINE,
     DETECTION,
+    LIMIT,
     NUMBERS,
     PIXEL,
     TEXT,
     THRESHOLD,
     TOKEN,
+    detections,
     output_kind,
     sums_to_one,
 )

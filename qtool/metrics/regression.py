@@ -9,7 +9,7 @@ from qtool.core.errors import DataError
 from qtool.core.number_texts import quantity
 from qtool.core.remedies import Argument, DataEdit
 from qtool.core.types import Array
-from qtool.metrics.interval import CONFIDENCE
+from qtool.metrics.intervals import CONFIDENCE
 from qtool.metrics.metric import Metric, make_metric
 from qtool.metrics.sample_statistics import CLASSES, SampleStatistics
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from qtool.core.types import Array
-from qtool.metrics.share_intervals import exact_share_interval
+from qtool.metrics.intervals import exact_share_interval
 
 Z = 1.959964  # standard normal deviations on either side of 95 %
 

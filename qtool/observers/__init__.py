@@ -10,7 +10,7 @@ from qtool.core.observer_options import Option, options_of, parse
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
-from qtool.observers.ranges import Range
+from qtool.observers.ranges import MIN_SCALE, Range, solve
 from qtool.observers.registry import (
     OBSERVERS,
     Observer,
@@ -21,7 +21,6 @@ from qtool.observers.registry import (
     register,
     restore,
 )
-from qtool.observers.scale_and_zero_point import MIN_SCALE, solve
 from qtool.observers.statistic import RangeStatistic, State, Statistic, depends_on_order
 
 __all__ = [

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from qtool.core.types import QType
 from qtool.observers.histogram import Bins
-from qtool.observers.ranges import by_channel
-from qtool.observers.scale_and_zero_point import solve
+from qtool.observers.ranges import by_channel, solve
 
 Floats = NDArray[np.float64]
 

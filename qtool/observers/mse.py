@@ -10,8 +10,7 @@ import torch
 
 from qtool.core.quant_params import affine_codes
 from qtool.core.types import QType
-from qtool.observers.ranges import Range
-from qtool.observers.scale_and_zero_point import solve
+from qtool.observers.ranges import Range, solve
 
 _BOTH_ENDS = tuple(1 - i / 32 for i in range(1, 20))  # of both ends; at 4 bits 0.5 is never best
 _ONE_END = tuple(1 + i / 32 for i in (-6, -4, -3, -2, -1, 1, 2, 3))  # of one end, from there

@@ -15,7 +15,7 @@ from qtool.core.schemes import When
 from qtool.planning import weight_only
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.plan import RESULT, Decision, Execution, Point
-from qtool.planning.speed.channel_widths import sizes_in_file
+from qtool.planning.speed.costs import sizes_in_file
 
 BY_RECIPE = "left in float by the recipe"
 """The beginning of the reason of nodes that a recipe excepts."""

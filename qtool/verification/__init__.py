@@ -9,8 +9,7 @@ from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity, compare_outputs
 from qtool.verification.parity import Difference, NodeParity, Parity
 from qtool.verification.portability import Portability
-from qtool.verification.self_check import FileCheck, SelfCheck
-from qtool.verification.session_check import SessionCheck
+from qtool.verification.self_check import FileCheck, SelfCheck, SessionCheck
 from qtool.verification.verification_result import Verification
 
 __all__ = [

@@ -18,7 +18,7 @@ from qtool.core import number_texts
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
-from qtool.metrics.medians import median_interval
+from qtool.metrics.intervals import median_interval
 from qtool.metrics.output_agreement import OutputAgreement, OutputShare
 from qtool.metrics.output_errors import OutputErrors, finite_or_inf
 

@@ -18,8 +18,7 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
 from qtool.core.types import Array
-from qtool.metrics.compared_batches import ComparedBatches, is_cache
-from qtool.metrics.matched_rows import by_values, compared_outputs
+from qtool.metrics.compared_batches import ComparedBatches, by_values, compared_outputs, is_cache
 from qtool.metrics.output_agreement import (
     NEAR,
     OutputAgreement,

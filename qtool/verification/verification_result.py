@@ -1,4 +1,4 @@
-"""Result of the verification of an exported file."""
+"""Result of the verification of an exported file, also at other sizes than the sample's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,29 @@ from qtool.core.number_texts import quantity
 from qtool.core.summary import Result, Summary
 from qtool.verification.coverage import Coverage
 from qtool.verification.exactness import Exactness
-from qtool.verification.fidelity import Fidelity
+from qtool.verification.fidelity import Fidelity, decibels_text
 from qtool.verification.parity import Parity
 from qtool.verification.portability import Portability
-from qtool.verification.size_check import SizeCheck, size_row
+
+
+@dataclass(frozen=True)
+class SizeCheck:
+    """A file at other sizes of its dynamic dimensions.
+
+    Attributes:
+        sizes: the sizes, in words: "height 64, width 96".
+        sqnr_db: SQNR of the worst float output against the float model, dB; None without noise.
+        wrong: what differs from the model; "" if nothing does.
+        dimensions: names of the dimensions that cause it.
+    """
+
+    sizes: str
+    sqnr_db: float | None
+    wrong: str = ""
+    dimensions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.sizes}: {self.wrong or decibels_text(self.sqnr_db)}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,7 @@ class Verification(Result):
         """Return (label, figures) for a summary."""
         rows = [self.fidelity.row(), self.coverage.row(), ("verified", self._verified())]
         if self.other_sizes:
-            rows.append(size_row(self.other_sizes))
+            rows.append(("other sizes", "; ".join(map(str, self.other_sizes))))
         other = None if self.portability is None else self.portability.row()
         return tuple(rows if other is None else [*rows, other])
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms import layer_reconstruction
-from qtool.algorithms.compared_values import worst_error
+from qtool.algorithms.comparable_pairs import worst_error
 from qtool.algorithms.exclusive_layers import residual_input
 from qtool.algorithms.layer_rows import (
     as_matrix,

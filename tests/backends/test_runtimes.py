@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends import workaround
+from qtool.backends import runtime as runtime_module
 from qtool.backends.formats import format_of, is_model, open_file, open_model
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.profiles import profile, profile_names
+from qtool.backends.runtime import Workaround, apply_workarounds
 from qtool.backends.runtimes import RUNTIMES, runtime
-from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core.errors import FileError, KernelError, QtoolError
 from qtool.core.types import INT8, UINT8
 from qtool.planning.targets import TARGETS
@@ -102,7 +102,7 @@ def test_each_defect_is_reproduced_and_has_a_link(row: Workaround) -> None:
 def test_it_depends_on_the_version(
     installed: str, since: str, fixed_in: str, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workaround, "version_of", lambda package: installed)
+    monkeypatch.setattr(runtime_module, "version_of", lambda package: installed)
     rewrite = lambda model: model.append("rewritten")  # noqa: E731
     row = Workaround("k", "p", "why", rewrite, "1.31", since, fixed_in)
     model: list[str] = []

@@ -20,7 +20,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.learned_scales import training
-from qtool.blockwise import changed_values, checkpoint, quantize
+from qtool.blockwise import block_conversion, checkpoint, quantize
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
 from qtool.frontends.huggingface import meta_init
@@ -343,7 +343,7 @@ def test_it_goes_on_to_the_same_bytes(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     owner, name = {
-        "weights": (changed_values.ChangedValues, "save"),
+        "weights": (block_conversion, "save_changed_values"),
         "record": (checkpoint.Checkpoint, "add"),
         "joined": (quantize, "move_into_place"),
     }[where]

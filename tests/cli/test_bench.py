@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.bench import Bench
 from tests.cli.conftest import Cli
 from tests.evaluation.onnx_files import linear_file
 

@@ -136,7 +136,7 @@ def test_a_rank_that_is_killed(victim: int, cli: Cli) -> None:
     ranks[victim].kill()
     code, _, errors = ranks[1 - victim].ended()
     assert code == 2
-    gone = rf"rank {victim} of 2 is gone: its process ended|the group's store is gone"
+    gone = rf"rank {victim} of 2 is gone: no sign of life for 3 s|the group's store is gone"
     assert re.search(gone, errors)
     assert errors.count("Error: ") == 1
     assert out.read_text() == "old"

@@ -12,7 +12,7 @@ from qtool.core.errors import FileError
 from qtool.core.records import from_json, json_fields, to_json
 from qtool.core.store import Store
 from qtool.core.summary import Printed, Summary, group_notes
-from qtool.evaluation.measure.model_contents import ModelContents
+from qtool.evaluation.file_contents import ModelContents
 from qtool.planning.plan import QuantPlan
 from qtool.verification.coverage import Coverage
 

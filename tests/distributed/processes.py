@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+import qtool
+
+PATIENCE = 3.0  # seconds of silence after which a rank of a command is dead
 LIMIT = 120.0  # seconds after which a test says that a rank hangs
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line does, before torch
@@ -95,7 +98,8 @@ def _command(
     torch.seed()  # as a new process does
     sys.argv = ["qtool", *arguments]
     sys.path.insert(0, str(cwd))
-    runpy.run_module("qtool", run_name="__main__", alter_sys=True)
+    with qtool.use_process_group(patience=PATIENCE):
+        runpy.run_module("qtool", run_name="__main__", alter_sys=True)
 
 
 def values(endings: list[Ending]) -> list[Any]:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from qtool.core.atomic import scratch_folder
 from qtool.core.data.array_files import ArrayFiles
 from qtool.distributed import DataShard, balance, current, data_name, interleave, session
 from qtool.distributed.messages import Failure, Heartbeat
@@ -123,7 +122,7 @@ def test_the_first_failure_counts_on_all() -> None:
 def test_ranks_that_leave_are_not_missed() -> None:
     with watches(2, patience=1) as (zero, one):
         for heartbeat in (zero, one):
-            heartbeat.watch({})
+            heartbeat.watch()
         one.leave()
         one.stop()
         zero.leave()  # returns, since the other one left
@@ -134,41 +133,11 @@ def test_ranks_that_leave_are_not_missed() -> None:
 def test_silence_is_noticed_after_a_while() -> None:
     with watches(3, patience=1) as (zero, one, two):
         for heartbeat in (zero, one, two):
-            heartbeat.watch({})
+            heartbeat.watch()
         two.stop()
         assert soon(lambda: zero.failure and one.failure)
         assert zero.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s", own=True)
         assert one.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s")
-
-
-def test_a_released_lock_is_a_dead_process(tmp_path: Path) -> None:
-    with watches(2) as (zero, one):
-        with scratch_folder() as life:
-            zero.watch({1: life})
-            time.sleep(1.5)
-            assert zero.failure is None
-        zero.watch({1: tmp_path})  # exists, and is not locked
-        assert soon(lambda: one.failure)
-        assert one.failure == Failure("rank 1 of 2 is gone: its process ended")
-
-
-def test_a_removed_folder_shortens_the_timeout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qtool.distributed.messages.REMOVED_TIMEOUT", 1)
-    with watches(2) as (zero, one):
-        with scratch_folder() as life:
-            zero.watch({1: life})
-        time.sleep(2)
-        assert zero.failure is None  # its heartbeats continue
-        zero.watch({1: tmp_path / "never there"})
-        one.stop()
-        time.sleep(2)
-        assert zero.failure is None  # its lock is unknown
-        with scratch_folder() as life:
-            zero.watch({1: life})
-        assert soon(lambda: zero.failure)
-        assert zero.failure == Failure("rank 1 of 2 is gone: its process ended", own=True)
 
 
 def exchange(rank: int) -> list[Any]:

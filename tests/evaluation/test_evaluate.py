@@ -19,7 +19,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
 from qtool.evaluation.subject import Subject
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import Metric
 from tests.backends.onnx.export.networks import exported, float_file, run, samples
 from tests.evaluation.language_models import texts, write_tagger

@@ -3,7 +3,7 @@
 import pytest
 
 from qtool.core.data import Batch
-from qtool.evaluation.plan_summary import edge_facts, plan_rows
+from qtool.evaluation.planned_layers import edge_facts, plan_rows
 from qtool.evaluation.sensitivity import measure_sensitivity
 from tests.evaluation.spoiled import chain, images
 

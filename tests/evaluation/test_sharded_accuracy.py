@@ -10,8 +10,8 @@ import torch
 from qtool.api.conversion import quantize
 from qtool.api.evaluation import evaluate
 from qtool.distributed import DataShard, session
+from qtool.evaluation.evaluate import gather_labels, gather_statistics
 from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from qtool.metrics.sample_statistics import SampleStatistics
 from tests.backends.onnx.export.networks import Residual
 from tests.distributed.processes import run, values

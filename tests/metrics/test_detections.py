@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtool.metrics.detections import LIMIT, detections, has_detections
 from qtool.metrics.output_agreement import DETECTION, output_agreement
+from qtool.metrics.output_kind import LIMIT, detections, has_detections
 from qtool.verification.fidelity import compare_outputs
 
 Array = np.ndarray[Any, Any]

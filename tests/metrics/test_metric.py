@@ -6,9 +6,8 @@ import pytest
 from qtool.core.errors import DataError
 from qtool.evaluation import user_metrics as user_metrics_module
 from qtool.evaluation.user_metrics import user_metrics
+from qtool.metrics.intervals import bootstrap, hit_interval, paired_interval
 from qtool.metrics.metric import make_metric
-from qtool.metrics.resampling import bootstrap
-from qtool.metrics.share_intervals import hit_interval, paired_interval
 
 
 def test_bootstrap_covers_the_mean_of_a_known_law():

@@ -70,7 +70,7 @@ _ONNXRUNTIME = (
     ),
     Mutant(
         "table of signed codes off by one",
-        "backends/kernels/lookup.py",
+        "backends/kernels/codes.py",
         "torch.cat([table[128:], table[:128]])",
         "torch.cat([table[127:], table[:127]])",
         ("backends/kernels/test_params.py::test_takes_the_entry_of_each_code",),
@@ -207,10 +207,10 @@ _METRICS = (
     ),
     Mutant(
         "lower end of a share off by one miss",
-        "metrics/share_intervals.py",
+        "metrics/intervals.py",
         "_beta_quantile(tail, hits, missed + 1)",
         "_beta_quantile(tail, hits, missed)",
-        ("metrics/test_share_intervals.py::test_all_or_none_have_the_closed_form",),
+        ("metrics/test_intervals.py::test_all_or_none_have_the_closed_form",),
     ),
     Mutant(
         "answer of NaN agrees",
@@ -221,12 +221,10 @@ _METRICS = (
     ),
     Mutant(
         "upper end of a median one value too low",
-        "metrics/medians.py",
+        "metrics/intervals.py",
         "low, high = ordered[k - 1], ordered[n - k]",
         "low, high = ordered[k - 1], ordered[n - k - 1]",
-        (
-            "metrics/test_share_intervals.py::test_the_interval_covers_the_median_of_the_population[6]",
-        ),
+        ("metrics/test_intervals.py::test_the_interval_covers_the_median_of_the_population[6]",),
     ),
     Mutant(
         "estimate is the mean of samples",
@@ -252,14 +250,14 @@ _GATE = (
         "metrics/drop.py",
         "return low > limit or high <= limit",
         "return low > limit or high < limit",
-        ("metrics/test_share_intervals.py::test_a_drop_up_to_the_limit_is_within_it",),
+        ("metrics/test_intervals.py::test_a_drop_up_to_the_limit_is_within_it",),
     ),
     Mutant(
         "variance of the jackknife without its factor",
         "metrics/drop.py",
         "variance = (count - 1) / count * float(",
         "variance = float(",
-        ("metrics/test_share_intervals.py::test_the_jackknife_of_a_mean_has_students_interval",),
+        ("metrics/test_intervals.py::test_the_jackknife_of_a_mean_has_students_interval",),
     ),
     Mutant(
         "half of the weights make another model",
@@ -310,7 +308,7 @@ _OBSERVERS = (
     ),
     Mutant(
         "symmetric range ignores negative values",
-        "observers/scale_and_zero_point.py",
+        "observers/ranges.py",
         "torch.maximum(-lo, hi)",
         "torch.maximum(lo, hi)",
         ("observers/test_scale_and_zero_point.py::test_named_ranges",),

@@ -14,8 +14,7 @@ from qtool.core.schemes import SCHEMES, Scales, Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, UINT4
 from qtool.planning import targets
 from qtool.planning.default_mode import default_mode
-from qtool.planning.mode_titles import MODE_NAMES, plan_title
-from qtool.planning.plan import Execution
+from qtool.planning.plan import MODE_NAMES, Execution, plan_title
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
 from qtool.planning.weight_only import execution_and_reason, storage_scheme

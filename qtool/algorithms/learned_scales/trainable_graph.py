@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
+from qtool.algorithms.layer_rows import is_pruned
 from qtool.calibration.portable_scales import make_portable, rescale_activations
 from qtool.calibration.scale_alignment import clamp_limits
 from qtool.calibration.solve_parameters import BIAS_LIMIT

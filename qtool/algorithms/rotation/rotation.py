@@ -21,8 +21,8 @@ import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.layer_rows import is_pruned
 from qtool.algorithms.registry import ROTATION
-from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.core import graph as G
 from qtool.core.ops import row_of
 from qtool.core.types import Change, Observed

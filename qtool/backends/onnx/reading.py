@@ -13,11 +13,10 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from qtool.backends.onnx.graph import Graph, Node, Value, read_graph
+from qtool.backends.onnx.graph import Graph, Node, StoredTensors, Value, read_graph
 from qtool.backends.onnx.initializers import with_initializers
 from qtool.backends.onnx.nested_graphs import in_order, sort_nodes
 from qtool.backends.onnx.storage import load_outline, outline
-from qtool.backends.onnx.tensors import StoredTensors
 from qtool.core.errors import FileError
 from qtool.core.types import Array
 

@@ -24,10 +24,10 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.backends.onnx.checker import function_expansion_error
+from qtool.backends.onnx.graph import numpy_type
 from qtool.backends.onnx.initializers import check_weight_files, expand_sparse, with_initializers
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.nested_graphs import sort_nodes
-from qtool.backends.onnx.tensors import numpy_type
 from qtool.core.atomic import atomic_path
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import FileError

@@ -10,8 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from qtool.backends.onnx.storage import load_outline
-from qtool.backends.onnxruntime.cache_sizes import with_cache_sizes
-from qtool.backends.onnxruntime.session import session
+from qtool.backends.onnxruntime.session import session, with_cache_sizes
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.remedies import OtherFile

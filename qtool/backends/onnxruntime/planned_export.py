@@ -13,13 +13,16 @@ import onnx_ir as ir
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.backends.onnx.export.weight_storage import write_weights
+from qtool.backends.onnx.export.weight_storage import (
+    store_as_read,
+    write_plain_lookups,
+    write_weights,
+)
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.integer_engine import Program, lower
-from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
@@ -30,11 +33,10 @@ from qtool.backends.onnxruntime.verification.planned_file import (
     measure_portability,
 )
 from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
-from qtool.backends.runtimes import find_runtime, runtime
+from qtool.backends.runtimes import find_runtime, runs_here, runtime
 from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions
-from qtool.core.on_use import OnUse
 from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
 from qtool.simulation.fake_quantized import FakeQuantized
@@ -42,9 +44,6 @@ from qtool.verification import Coverage, planned_coverage
 
 _ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21
-_EXPORT = "qtool.backends.onnx.export"  # forms of single targets
-_write_plain_lookups = OnUse(f"{_EXPORT}.plain_lookups:write_plain_lookups")
-_store_as_read = OnUse(f"{_EXPORT}.weight_order:store_as_read")
 """The first whose QuantizeLinear has codes of 16 bits."""
 
 
@@ -98,9 +97,9 @@ class OnnxExport:
 
         def finish(model: ir.Model) -> None:
             if not form.transposed_weights:
-                _store_as_read(model)
+                store_as_read(model)
             if form.plain_lookups:
-                _write_plain_lookups(model)
+                write_plain_lookups(model)
             store(model)
 
         return to_onnx(

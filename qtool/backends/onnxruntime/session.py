@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -11,13 +12,12 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 
-from qtool.backends.onnxruntime.cache_sizes import with_cache_sizes
 from qtool.backends.onnxruntime.unfolded_tensors import unfolded_tensor
 from qtool.backends.runtime import Arrays, Runtime
 from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls, wrong_size
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
-from qtool.core.paths import is_special_file
+from qtool.core.paths import is_file, is_special_file
 from qtool.core.types import Array
 
 RUNTIME = f"onnxruntime {ort.__version__}"
@@ -220,3 +220,37 @@ def _run(path: str | Path, arrays: Arrays) -> list[Array]:
 ONNXRUNTIME = Runtime(
     "onnxruntime", "ONNX Runtime", "onnxruntime", lambda: ort.__version__, _run, graph_readable=True
 )
+
+
+_CONFIG, _PAST = "genai_config.json", "past"
+_SIZES = {1: "num_key_value_heads", 3: "head_size"}
+"""Axis of keys and values -> its size in the configuration."""
+
+
+def with_cache_sizes(
+    path: str | Path, name: str, shape: Sequence[int | str | None]
+) -> tuple[int | str | None, ...]:
+    """Return the shape of an input, whose number of heads and their width are known.
+
+    Args:
+        path: the ONNX file.
+        name: name of the input; one of a KV cache is [samples, heads, tokens, width].
+        shape: as the file has it.
+    """
+    open_axes = [axis for axis in _SIZES if len(shape) == 4 and not isinstance(shape[axis], int)]
+    if not name.startswith(_PAST) or not open_axes:
+        return tuple(shape)
+    sizes = _decoder(Path(path).parent / _CONFIG)
+    known = {axis: sizes.get(_SIZES[axis]) for axis in open_axes}
+    return tuple(known[a] if isinstance(known.get(a), int) else s for a, s in enumerate(shape))
+
+
+def _decoder(config: Path) -> dict[str, int]:
+    """Return the entries of the decoder; {} without any that can be read."""
+    if not is_file(config):
+        return {}
+    try:
+        decoder = json.loads(config.read_text("utf-8"))["model"]["decoder"]
+        return {key: decoder[key] for key in _SIZES.values()}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}

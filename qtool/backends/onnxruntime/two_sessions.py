@@ -14,7 +14,7 @@ from qtool.backends.runtime import Arrays
 from qtool.core.types import Array
 from qtool.verification.exactness import CodeCounts
 from qtool.verification.parity import Difference, difference
-from qtool.verification.session_check import SessionCheck
+from qtool.verification.self_check import SessionCheck
 
 
 def compare_sessions(path: Path, batches: Iterable[Arrays]) -> SessionCheck:

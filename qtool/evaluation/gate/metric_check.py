@@ -12,10 +12,9 @@ from qtool.core.number_texts import percent, quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW
-from qtool.evaluation.gate.options import GateOptions
-from qtool.evaluation.gate.result import GateCheck, GateMetricResult, Outcome
+from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateOptions, Outcome
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import check_drop, default_drop
 from qtool.metrics.named_metrics import GateMetric, Measured, Samples
 

@@ -16,7 +16,7 @@ from qtool.core import number_texts
 from qtool.core.number_texts import quantity
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
-from qtool.metrics.medians import median_interval
+from qtool.metrics.intervals import median_interval
 
 WARM_UP = 3
 MIN_ROUNDS = 15

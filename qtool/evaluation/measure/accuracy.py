@@ -16,8 +16,8 @@ from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.output_pass import Agreements
 from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
-from qtool.metrics.interval import Interval
-from qtool.metrics.label_order import no_better_than_a_guess, other_order
+from qtool.metrics.intervals import Interval
+from qtool.metrics.labels import no_better_than_a_guess, other_order
 from qtool.metrics.metric import Metric
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import targets_of

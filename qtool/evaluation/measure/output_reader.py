@@ -13,7 +13,7 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import Argument
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, LanguageModel
-from qtool.metrics.matched_rows import compared_outputs
+from qtool.metrics.compared_batches import compared_outputs
 from qtool.metrics.output_kind import CLASS, output_kind
 from qtool.metrics.sample_statistics import (
     CLASSES,

@@ -15,11 +15,67 @@ from qtool.core.summary import Summary
 from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.measure.layer_errors import Sensitivity
-from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
-from qtool.evaluation.report.ranking import Best
-from qtool.evaluation.report.verdict import Level
+from qtool.evaluation.report.verdict import Best, Level
 from qtool.metrics.sample_statistics import AGREEMENTS
 from qtool.planning.plan import Rewrite
+
+
+@dataclass(frozen=True)
+class EdgeFact:
+    """One input of an operator that joins several: concat, add, mul, matmul of two activations.
+
+    Attributes:
+        source: the tensor that is read.
+        how: "copied" or "same scale" (parameters of the result), "requantized" (in the kernel of a
+            concat; "to uint16" before an operator of another type), "rescaled in the kernel",
+            "float".
+        shared_with: other tensors with the same parameters.
+        input_scale, output_scale: scales; None if per channel or in float.
+        lost_bits: resolution lost by sharing: log2 of the scale over the scale of its own range.
+    """
+
+    node: str
+    op: str
+    source: str
+    how: str
+    shared_with: tuple[str, ...]
+    input_scale: float | None
+    output_scale: float | None
+    lost_bits: float | None
+
+
+@dataclass(frozen=True)
+class FloatOperator:
+    """An operator that the runtime computes in float; `name` is that of the user's model."""
+
+    model: str
+    name: str
+    op: str
+    kernel: str
+    macs: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One node of the plan.
+
+    Attributes:
+        form: how it is executed.
+        output: type of its result.
+        reason: why.
+        inputs: nodes of the plan and inputs of the model whose values it reads.
+        macs: multiply-accumulates for one sample.
+    """
+
+    node: str
+    op: str
+    form: str
+    output: str
+    reason: str
+    inputs: tuple[str, ...] = ()
+    macs: int = 0
+
 
 SCHEMA = 1
 _LONGEST = 4096  # characters of the name of a model, as of a path

@@ -1,14 +1,15 @@
-"""The verdict of a report: ship the model or not, from the measurements and the goals."""
+"""The verdict of a report: ship the model or not, from measurements and goals; which is best."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from qtool.core.argument_names import argument
-from qtool.core.number_texts import percent, quantity
+from qtool.core.number_texts import percent, quantity, size, times
 from qtool.core.option_names import MODES
 from qtool.core.torch_package import has_torch
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
@@ -20,7 +21,9 @@ from qtool.verification import Exactness, SelfCheck
 from qtool.verification.coverage import unknown_work
 
 if TYPE_CHECKING:
-    from qtool.evaluation.evaluation import ModelFacts
+    from qtool.evaluation.evaluation import Evaluation, ModelFacts
+    from qtool.evaluation.latency.interleaved_timing import Timing
+
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
@@ -309,3 +312,58 @@ def _difference(metric: Metric, value: float) -> str:
 def _change(metric: Metric, drop: float) -> str:
     amount = _difference(metric, abs(drop))
     return f"{amount} {'better' if drop < 0 else 'worse'}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of several models, by name, and why, in words."""
+
+    model: str
+    reason: str
+
+
+def best_model(models: Sequence[ModelFacts], latency: Sequence[Timing]) -> Best | None:
+    """Return the fastest model with the best verdict; the smallest if none was timed.
+
+    None with a single model besides the reference, or if no model should be shipped.
+    """
+    judged = [(i, m.verdict.level) for i, m in enumerate(models) if m.verdict is not None]
+    level = min((level for _, level in judged), key=list(Level).index, default=Level.BAD)
+    if len(judged) < 2 or level is Level.BAD:
+        return None
+    chosen = [i for i, own in judged if own is level]
+    those = f'with the verdict "{HEADLINES[level]}"'
+    if latency and all(models[i].runs_here for i in chosen):
+        last = latency[-1]
+        first = max(chosen, key=lambda i: last.ratios[i].median)
+        speed = times(last.ratios[first].median)
+        return Best(models[first].name, f"the fastest {those} ({speed}, {last.what})")
+    first = min(chosen, key=lambda i: models[i].size_bytes)
+    return Best(models[first].name, f"the smallest {those} ({size(models[first].size_bytes)})")
+
+
+def best_in_column(report: Evaluation, column: str) -> frozenset[int]:
+    """Return the models with the best value of a column, without the reference; none if all tie.
+
+    Args:
+        column: "agreement", "sqnr", "size", "latency N" (of the N-th timing) or a metric's name.
+    """
+    values = [_column_value(report, column, i) for i in range(1, len(report.models))]
+    best = max(values, default=-math.inf)
+    chosen = frozenset(i for i, value in enumerate(values, 1) if value == best)
+    return chosen if len(chosen) < len(values) else frozenset()
+
+
+def _column_value(report: Evaluation, column: str, model: int) -> float:
+    """Return a number that is larger for a better model."""
+    outcome = report.accuracy.models[model]
+    if column == "agreement":
+        return outcome.agreement.value if outcome.agreement else -math.inf
+    if column == "sqnr":
+        return math.inf if outcome.sqnr_db is None else outcome.sqnr_db
+    if column == "size":
+        return -report.models[model].size_bytes
+    if column.startswith("latency "):
+        return -report.latency[int(column.split()[1])].models[model].median
+    metric = next(m for m in report.accuracy.metrics if m.name == column)
+    return -metric.drops[model]

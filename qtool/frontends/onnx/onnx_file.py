@@ -34,7 +34,6 @@ from qtool.core.remedies import Argument, OtherFile
 from qtool.core.value_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline, compare_with_runtime, refuse_draws
-from qtool.frontends.onnx.drawn_inputs import take_draws
 from qtool.frontends.onnx.example_sizes import (
     DYNAMIC_BATCH,
     check_input,
@@ -51,7 +50,7 @@ from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_conve
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import separate_names
-from qtool.frontends.onnx.runtime_values import run_file
+from qtool.frontends.onnx.runtime_values import run_file, take_draws
 from qtool.frontends.torch.example_inputs import (
     FixedSizeError,
     check_axes,

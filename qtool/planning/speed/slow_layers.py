@@ -17,8 +17,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
 from qtool.planning.node_decisions import NodeDecisions
-from qtool.planning.speed.channel_widths import sizes_in_file
-from qtool.planning.speed.costs import CostTable
+from qtool.planning.speed.costs import CostTable, sizes_in_file
 
 REASON = "faster in float, by the table of costs"
 """Why a layer stays in float. Its gain is a prediction, so no number of it is shown."""

@@ -22,7 +22,7 @@ from qtool.core.progress import track_task
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio, time_files
-from qtool.metrics.medians import median_interval
+from qtool.metrics.intervals import median_interval
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.archive import Trial, recipe_key
 from qtool.plugins.search.goals import TuneGoals

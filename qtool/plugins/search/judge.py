@@ -23,7 +23,7 @@ from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.measure.output_pass import Reference, Yardsticks, measure_arrays
 from qtool.evaluation.user_metrics import call_metrics
 from qtool.metrics.built_in import agreement_metric, built_in_metrics
-from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.intervals import CONFIDENCE, Interval
 from qtool.metrics.metric import Metric, make_metric
 from qtool.metrics.sample_statistics import SampleStatistics, check_finite
 

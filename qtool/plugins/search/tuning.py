@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.api.captured_source import by_input_name, data_module
+from qtool.api.captured_source import by_input_name
 from qtool.api.conversion import convert
+from qtool.api.conversion_inputs import data_module
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import format_of, open_file, own_format, runtime_title

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.kernels.codes import all_codes
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import ExportError, VerificationError

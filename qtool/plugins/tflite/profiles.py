@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from qtool.backends.kernels import passthrough
+from qtool.backends.kernels import codes
 from qtool.backends.kernels.accumulate import (
     conv_accumulator,
     conv_transpose_accumulator,
@@ -49,8 +49,8 @@ _TFLITE: dict[str, Binder] = {
     "max_pool": tflite_pool.max_pool,
     "mean": tflite_pool.mean,
     "mul": tflite_elementwise.mul,
-    "pad": passthrough.pad,
-    "passthrough": passthrough.passthrough,
+    "pad": codes.pad,
+    "passthrough": codes.passthrough,
     "prelu": tflite_activation.prelu,
     "quantize": tflite_quantize.quantize,
     "relu": tflite_activation.relu,

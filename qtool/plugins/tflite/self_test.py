@@ -17,7 +17,7 @@ import numpy as np
 
 from qtool.backends.onnx.content_digest import DIGITS, blank
 from qtool.backends.onnx.self_test_format import KEY, SelfTest
-from qtool.backends.onnxruntime.self_test.input_generator import generate
+from qtool.backends.onnxruntime.self_test.inputs import generate
 from qtool.backends.onnxruntime.self_test.run import compare_results
 from qtool.core.errors import VerificationError
 from qtool.core.remedies import OtherFile

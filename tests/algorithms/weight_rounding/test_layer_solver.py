@@ -7,8 +7,13 @@ from torch import fx, nn
 import qtool
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding import layer_solver
-from qtool.algorithms.weight_rounding.layer_solver import LayerProblem, best_solution, solve_layer
-from qtool.algorithms.weight_rounding.layer_step import RowEvidence, Rows
+from qtool.algorithms.weight_rounding.layer_solver import (
+    LayerProblem,
+    RowEvidence,
+    Rows,
+    best_solution,
+    solve_layer,
+)
 from qtool.blockwise import layer_moments
 from qtool.blockwise.layer_moments import HOLDOUT_EVERY, InputMoments, LayerMoments
 from qtool.core import graph as G

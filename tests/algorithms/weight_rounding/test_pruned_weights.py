@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import fx, nn
 
 import qtool
+from qtool.algorithms.layer_rows import is_pruned
 from qtool.algorithms.learned_scales import training
-from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.core import graph as G
 from qtool.frontends.huggingface import meta_init
 from qtool.passes.conv_channels import block_diagonal

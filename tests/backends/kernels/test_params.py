@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qtool.backends.kernels.lookup import all_codes, lookup
+from qtool.backends.kernels.codes import all_codes, lookup
 from qtool.backends.kernels.params import (
     channel_scales,
     check_bias,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qtool.backends.kernels.passthrough import pad, passthrough
+from qtool.backends.kernels.codes import pad, passthrough
 from qtool.backends.kernels.windows import (
     extend_pads,
     pad_spatial,

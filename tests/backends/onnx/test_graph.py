@@ -11,9 +11,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from qtool.backends.onnx.graph import Graph, Value, read_graph
+from qtool.backends.onnx.graph import Graph, StoredTensors, Value, read_graph
 from qtool.backends.onnx.graph_edits import add_int64, append_node
-from qtool.backends.onnx.tensors import StoredTensors
 
 TENSORS: Mapping[str, np.ndarray[Any, Any]] = {
     "float32": np.array([[1, -2, 0.5]], np.float32),

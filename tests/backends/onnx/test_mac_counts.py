@@ -12,7 +12,7 @@ import qtool
 from qtool.backends.onnx.mac_counts import MAC_FORMULAS, WEIGHT_INPUT, onnx_macs
 from qtool.backends.onnx.operator_rows import MOVES, ON_CODES, ONNX_OPERATORS
 from qtool.backends.onnxruntime.audit import audit
-from qtool.backends.onnxruntime.integer_engine import moves as engine_moves
+from qtool.backends.onnxruntime.integer_engine import operators as engine_moves
 from qtool.core.ops import row_named
 
 UNARY = [kind for kind, row in ONNX_OPERATORS.items() if row.unary]

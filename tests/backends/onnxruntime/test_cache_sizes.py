@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.backends.onnxruntime.cache_sizes import with_cache_sizes
+from qtool.backends.onnxruntime.session import with_cache_sizes
 
 NAMED = ("batch", "heads", "past", "width")
 SIZES = {"num_key_value_heads": 2, "head_size": 64}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.export import ExportOptions, PlannedFile
-from qtool.backends.onnxruntime.format import ONNX
+from qtool.backends.formats import ONNX
 from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch

@@ -5,7 +5,7 @@ import pytest
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.bench import Bench
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.machine import Machine
 from tests.evaluation.onnx_files import linear_file

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from qtool.evaluation.report.ranking import best_in_column, best_model
-from qtool.evaluation.report.verdict import HEADLINES, Level
+from qtool.evaluation.report.verdict import HEADLINES, Level, best_in_column, best_model
 from tests.evaluation.report.page.made_up import made_up
 
 

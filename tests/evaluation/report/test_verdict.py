@@ -10,7 +10,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.verdict import Level, make_verdict
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import Metric
 from qtool.verification import Exactness, SelfCheck
 

@@ -10,9 +10,8 @@ import onnx
 import pytest
 import torch
 
-from qtool.backends.onnxruntime.machines import runs_here
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.runtimes import runtime
+from qtool.backends.runtimes import runs_here, runtime
 from qtool.core.schemes import Scales
 from qtool.core.types import Derived, Fixed, Observed
 from qtool.planning.plan import Kind

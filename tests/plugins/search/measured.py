@@ -1,6 +1,6 @@
 """A metric as it was measured of a float file and of another one."""
 
-from qtool.metrics.interval import Interval
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import Metric
 
 

@@ -29,7 +29,7 @@ from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.operators import functions_of, writers
 from qtool.backends.onnx.operators.schemas import TorchOperator, Writer
 from qtool.backends.onnx.origin import write_source_metadata
-from qtool.backends.workaround import Workaround, apply_workarounds
+from qtool.backends.runtime import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError

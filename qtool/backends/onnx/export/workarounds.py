@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qtool.backends.onnx.graph_edits import add_int64, append_node, attributes_of
-from qtool.backends.workaround import Workaround
+from qtool.backends.runtime import Workaround
 from qtool.core import value_names
 from qtool.core.windows import overhang, spans
 

@@ -17,11 +17,11 @@ import torch
 from qtool.backends.kernels.params import same_params
 from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import array_of, input_at
-from qtool.backends.onnxruntime.integer_engine.moves import move_of
 from qtool.backends.onnxruntime.integer_engine.operators import (
     OPERATORS,
     SIGNED_OPERATORS,
     Operator,
+    move_of,
 )
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.quant_params import QuantParams

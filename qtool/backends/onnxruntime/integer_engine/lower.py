@@ -27,8 +27,7 @@ from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine.float_boundary_nodes import bind_node
 from qtool.backends.onnxruntime.integer_engine.fusion_patterns import match_move, match_operator
 from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction, Kernel, Program
-from qtool.backends.onnxruntime.integer_engine.moves import MOVES, move_of
-from qtool.backends.onnxruntime.integer_engine.operators import OperatorCall
+from qtool.backends.onnxruntime.integer_engine.operators import MOVES, OperatorCall, move_of
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.backends.profiles import Profile

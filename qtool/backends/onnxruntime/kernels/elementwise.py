@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import params
+from qtool.backends.kernels.codes import all_codes, gather
 from qtool.backends.kernels.fma import fma32
-from qtool.backends.kernels.lookup import all_codes, gather
 from qtool.backends.kernels.params import Kernel, same_params
 from qtool.backends.onnxruntime.kernels.common import (
     check_byte,
+    requantize,
     saturate,
     scalar32,
 )
-from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
 

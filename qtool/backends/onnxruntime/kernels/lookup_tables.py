@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from qtool.backends.kernels.codes import all_codes, lookup
 from qtool.backends.kernels.fma import fma32
-from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import functions
 from qtool.backends.onnxruntime.kernels.common import check_byte, to_codes, to_float

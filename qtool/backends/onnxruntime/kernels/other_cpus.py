@@ -9,8 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from qtool.backends.kernels.codes import all_codes
 from qtool.backends.kernels.fma import fma32
-from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.elementwise import (
     by_pairs,

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from qtool.backends.onnx.self_test_format import Sketch
-from qtool.backends.onnxruntime.self_test.input_generator import random_words, seed_of
+from qtool.backends.onnxruntime.self_test.inputs import random_words, seed_of
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table
 from qtool.backends.onnx.reading import OnnxModel, Source
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
@@ -26,7 +25,14 @@ from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
 )
 from qtool.backends.onnxruntime.verification.bit_exactness import file_outputs
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.profiles import PROFILES, Binder, Profile, profile
+from qtool.backends.profiles import (
+    PROFILES,
+    Binder,
+    Profile,
+    codes_of_pairs,
+    codes_of_table,
+    profile,
+)
 from qtool.core.errors import KernelError
 from qtool.core.sqnr import sqnr
 from qtool.core.types import Array

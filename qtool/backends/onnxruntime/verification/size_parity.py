@@ -23,7 +23,7 @@ from qtool.core.sqnr import sqnr
 from qtool.core.types import Array
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.output_evidence import padding_of
-from qtool.verification.size_check import SizeCheck
+from qtool.verification.verification_result import SizeCheck
 
 _FAILED = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _ALLOWED = 6.0  # dB of the file below its simulation before nodes are compared

@@ -4,19 +4,60 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from qtool.core import number_texts
-from qtool.evaluation.report.page.block_times import block_times
+from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
-from qtool.evaluation.report.ranking import best_in_column
+from qtool.evaluation.report.page.short_names import block_of
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.report.verdict import best_in_column
+
+FEW = 20  # nodes that need no blocks
+
+
+@dataclass(frozen=True)
+class BlockTime:
+    """Time of a block.
+
+    Attributes:
+        name: its module.
+        nodes: number of its nodes.
+        microseconds: time in each model.
+    """
+
+    name: str
+    nodes: int
+    microseconds: tuple[float, ...]
+
+    @property
+    def loss(self) -> float:
+        """Microseconds that the last model needs more than the first."""
+        return self.microseconds[-1] - self.microseconds[0]
+
+
+def block_times(profile: Profile) -> list[BlockTime]:
+    """Return the blocks of a network of many nodes, those that lose most time first; none where
+    most nodes are a block of their own."""
+    members: dict[str, list[tuple[float, ...]]] = {}
+    for node in profile.nodes:
+        members.setdefault(block_of(node.name), []).append(node.microseconds)
+    if len(profile.nodes) <= FEW or 2 * len(members) > len(profile.nodes):
+        return []
+    rows = [
+        BlockTime(name, len(times), tuple(np.sum(times, 0).tolist()))
+        for name, times in members.items()
+    ]
+    return sorted(rows, key=lambda row: -row.loss)
+
 
 LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels.lookup import all_codes, lookup
+from qtool.backends.kernels.codes import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams, torch_dtype

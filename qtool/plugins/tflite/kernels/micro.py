@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.lookup import all_codes, lookup
+from qtool.backends.kernels.codes import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams

@@ -16,7 +16,7 @@ import qtool
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime import planned_export
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.backends.onnxruntime.integer_engine.moves import MOVES, move_of
+from qtool.backends.onnxruntime.integer_engine.operators import MOVES, move_of
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 

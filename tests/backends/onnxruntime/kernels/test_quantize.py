@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from qtool.backends.onnxruntime.kernels.quantize import requantize
+from qtool.backends.onnxruntime.kernels.common import requantize
 from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import Model, element_type, params
 from tests.backends.onnxruntime.kernels.oracle import (

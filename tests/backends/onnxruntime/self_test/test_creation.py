@@ -18,7 +18,7 @@ from benchmarks.self_test import Flip, drawn, judged
 from qtool.backends.onnx.content_digest import graph_digest
 from qtool.backends.onnx.self_test_format import MAX_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.backends.onnxruntime.self_test import run as run_self_test
-from qtool.backends.onnxruntime.self_test.input_generator import generate, random_words
+from qtool.backends.onnxruntime.self_test.inputs import generate, random_words
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.self_test.sketch import distance_db, sketch_of
 from qtool.backends.onnxruntime.self_test_creation import make_self_test

@@ -14,11 +14,9 @@ from qtool.evaluation.measure.layer_errors import HistogramFacts, LayerError, Se
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.page.figures import figures
 from qtool.evaluation.report.page.render import render_pages
-from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
-from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, Profile, Report
-from qtool.evaluation.report.verdict import make_verdict
-from qtool.metrics.interval import Interval
+from qtool.evaluation.report.report import SCHEMA, EdgeFact, FloatOperator, PlanRow, Profile, Report
+from qtool.evaluation.report.verdict import best_model, make_verdict
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import Metric
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qtool.evaluation.report.page.graph_layout import WIDTH, layout_boxes
-from qtool.evaluation.report.page.graph_svg import network_view
+from qtool.evaluation.report.page.graph_svg import WIDTH, layout_boxes, network_view
 from qtool.evaluation.report.page.network_graph import (
     MAX_MODULE,
     anchors,

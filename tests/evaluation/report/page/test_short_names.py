@@ -1,8 +1,8 @@
 """Names in little room, and times of blocks."""
 
 from qtool.evaluation.latency.node_times import NodeTime, Profile
-from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.figures import _block_starts
+from qtool.evaluation.report.page.render import block_times
 from qtool.evaluation.report.page.short_names import block_of, short_name, short_names
 
 

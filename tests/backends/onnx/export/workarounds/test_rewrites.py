@@ -20,7 +20,7 @@ from qtool.backends.onnx.export.workarounds import (
 )
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.openvino.workarounds import isolate_reduce_extremes, widen_single_axis_pads
+from qtool.backends.openvino.runtime import isolate_reduce_extremes, widen_single_axis_pads
 
 
 class Weighted(nn.Module):

@@ -8,9 +8,8 @@ import pytest
 
 from qtool.core.types import Array
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
-from qtool.metrics.label_order import no_better_than_a_guess, other_order
-from qtool.metrics.medians import _binomial_tails, median_interval
-from qtool.metrics.share_intervals import exact_share_interval
+from qtool.metrics.intervals import _binomial_tails, exact_share_interval, median_interval
+from qtool.metrics.labels import no_better_than_a_guess, other_order
 
 RNG = np.random.default_rng(0)
 
