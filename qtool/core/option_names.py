@@ -17,7 +17,6 @@ TARGETS = (
     "onnxruntime-x86-vnni",
     "onnxruntime-arm",
     "onnxruntime-web",
-    "onnxruntime-webgpu",
     "openvino",
     "tensorrt",
     "tflite",
@@ -50,7 +49,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
 MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
 """Suffix of files that can be read -> the format that is written by default."""
 NATIVE = "onnxruntime"
-RUNTIMES = (NATIVE, "node", "webgpu")
+RUNTIMES = (NATIVE, "node")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 DEFAULT_OBSERVER = "percentile"
@@ -73,7 +72,6 @@ CHOICES = (
 _SIMILAR = 0.6  # of 1, for a suggestion
 
 _PI = ("onnxruntime", "tflite")
-_WEB = ("onnxruntime-web", "onnxruntime-webgpu")
 MEANT: dict[str, dict[str, tuple[str, ...]]] = {
     "target": {
         r"raspberry.*|r?pi\d?|jetson.*cpu": _PI,
@@ -85,8 +83,9 @@ MEANT: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         r"(arm-)?cortex-?m.*|micro.*|tflm|mcu|esp-?\d*.*|stm-?\d*.*|arduino|rp\d+|pico|nrf.*"
         r"|ethos.*|nano": ("tflite-micro",),
-        r"browser|web|wasm|webassembly|javascript|js|transformers\.?js|ort-?web|chrome": _WEB,
-        r"webgpu": ("onnxruntime-webgpu",),
+        r"browser|web|wasm|webassembly|webgpu|javascript|js|transformers\.?js|ort-?web|chrome": (
+            "onnxruntime-web",
+        ),
         r"gpu|cuda|nvidia|trt|jetson.*|.*tensorrt": ("tensorrt",),
         r"snapdragon|qualcomm|hexagon|snpe|htp|.*qnn": ("qnn",),
         r"openvino.+|myriad": ("openvino",),

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,10 +22,9 @@ from qtool.plugins.emulators.processes import run_command
 
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
-_WEBGPU = "onnxruntime-webgpu and SwiftShader"
 _SECONDS = 60.0
 INSTALL_PAGE = "docs/emulators.md"
-_SYSROOT, _WEBGPU_FACTS = "sysroot.json", "webgpu.json"
+_SYSROOT = "sysroot.json"
 
 
 @dataclass(frozen=True)
@@ -177,21 +175,10 @@ def _web_parts() -> list[Emulator]:
     ]
 
 
-def _webgpu_parts() -> list[Emulator]:
-    version, where = webgpu_version(), str(webgpu_folder())
-    machine = f"{sys.platform} {machine_type()}"
-    if machine != "linux x86_64":
-        problem = f"runs on Linux on x86-64 alone, and this machine is {machine}"
-        return [Emulator(_WEBGPU, Family.WEBGPU, "", where, problem, installable=False)]
-    problem = "" if version else "are not installed"
-    return [Emulator(_WEBGPU, Family.WEBGPU, version, where, problem)]
-
-
 _PARTS: Mapping[Family, Callable[[], list[Emulator]]] = {
     Family.X86: _x86_parts,
     Family.ARM: _arm_parts,
     Family.WEB: _web_parts,
-    Family.WEBGPU: _webgpu_parts,
 }
 
 
@@ -256,14 +243,6 @@ def web_folder() -> Path:
     return cache_folder() / "web"
 
 
-def webgpu_folder() -> Path:
-    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`).
-
-    Its wheel is compiled for one version of Python, so each version has its own folder.
-    """
-    return cache_folder() / f"webgpu-{sys.implementation.cache_tag}"
-
-
 def sysroot(version: str) -> Sysroot | None:
     """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
     folder = arm_folder(version)
@@ -277,11 +256,6 @@ def sysroot(version: str) -> Sysroot | None:
 def web_version() -> str:
     """Return the version of onnxruntime-web; empty if it is not installed."""
     return _version(web_folder() / "node_modules" / "onnxruntime-web" / "package.json")
-
-
-def webgpu_version() -> str:
-    """Return the version of onnxruntime-webgpu; empty if it is not installed."""
-    return _version(webgpu_folder() / _WEBGPU_FACTS)
 
 
 def _version(facts: Path) -> str:

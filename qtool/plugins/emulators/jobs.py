@@ -26,15 +26,9 @@ from qtool.plugins.emulators.available import (
     sysroot,
     web_folder,
     web_version,
-    webgpu_folder,
-    webgpu_version,
 )
 from qtool.plugins.emulators.cpus import Cpu, Family, cpuinfo
 from qtool.plugins.emulators.processes import TimeLimitError, run_command
-
-SWIFTSHADER = "libvk_swiftshader.so"
-DRIVER_FILE = "driver.json"
-"""The file that names the Vulkan driver of the WebGPU provider: without_subgroups.c."""
 
 _SCRIPTS = Path(__file__).parent
 
@@ -49,9 +43,6 @@ class Job:
         outputs: existing folder for outputs in the same form.
         batches: number of batches.
         external: name of a weight file in the model -> its path.
-        providers: execution providers in order; empty for the runtime's own choice.
-        config: entries of the session's configuration; in Python alone.
-        profile: path without suffix for the runtime's profile of the runs; None for none.
     """
 
     model: Path
@@ -59,9 +50,6 @@ class Job:
     outputs: Path
     batches: int
     external: Mapping[str, Path] = field(default_factory=dict)
-    providers: tuple[str, ...] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
-    profile: Path | None = None
 
 
 def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float) -> str:
@@ -100,9 +88,6 @@ def _as_json(job: Job) -> dict[str, object]:
         "outputs": str(job.outputs),
         "batches": job.batches,
         "external": [[name, str(path)] for name, path in job.external.items()],
-        "providers": list(job.providers),
-        "config": dict(job.config),
-        "profile": "" if job.profile is None else str(job.profile),
     }
 
 
@@ -221,25 +206,10 @@ def _web(cpu: Cpu, folder: Path) -> Launch:
     )
 
 
-def _webgpu(cpu: Cpu, folder: Path) -> Launch:
-    """Run this Python with onnxruntime-webgpu in place of onnxruntime."""
-    native, home = _python(folder), webgpu_folder()
-    libraries = (str(home / "lib"), native.environment.get("LD_LIBRARY_PATH", ""))
-    variables = {
-        "PYTHONPATH": os.pathsep.join((str(home / "site"), native.environment["PYTHONPATH"])),
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
-        "VK_DRIVER_FILES": str(home / "lib" / DRIVER_FILE),
-        "QTOOL_VULKAN_DRIVER": str(home / "lib" / SWIFTSHADER),
-    }
-    runtime = f"onnxruntime-webgpu {webgpu_version()}"
-    return Launch(native.command, {**native.environment, **variables}, runtime)
-
-
 _LAUNCHES: Mapping[Family, Callable[[Cpu, Path], Launch]] = {
     Family.X86: _x86,
     Family.ARM: _arm,
     Family.WEB: _web,
-    Family.WEBGPU: _webgpu,
 }
 
 
