@@ -4,13 +4,11 @@ that compute them in the graph that the runtime executes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 _INTEGERS: Mapping[int, str] = {
     TensorProto.UINT8: "uint8",
@@ -44,14 +42,6 @@ class CodeTensor:
     node: str
     op: str
     dtype: str
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The dtype of a tensor, and its shape in each batch."""
-
-    dtype: np.dtype[Any]
-    sizes: tuple[tuple[int, ...], ...]
 
 
 def code_tensors(model: onnx.ModelProto) -> tuple[CodeTensor, ...]:
@@ -134,37 +124,23 @@ def with_outputs(model: onnx.ModelProto, codes: Iterable[CodeTensor]) -> onnx.Mo
 
 
 def with_code_inputs(
-    model: onnx.ModelProto, codes: Mapping[str, Shapes], floats: Iterable[CodeTensor] = ()
-) -> tuple[onnx.ModelProto, list[str]]:
+    model: onnx.ModelProto, inputs: Mapping[str, onnx.ValueInfoProto], floats: Iterable[CodeTensor]
+) -> onnx.ModelProto:
     """Return a model whose nodes read codes from further inputs instead of from earlier nodes.
 
     So each kernel reads equal codes on every processor, and a difference is its own.
 
     Args:
         model: a model that returns its codes.
-        codes: dtype and shapes of each of them.
+        inputs: tensor of codes -> the input that takes its place.
         floats: results of kernels that the model also returns.
-
-    Returns:
-        The model, and the names of the codes in the order of the further inputs.
     """
     forced = with_outputs(model, floats)
-    read = {i for n in forced.graph.node for i in n.input}
-    inputs = {name: f"{name}/given" for name in codes if name in read}
     for node in forced.graph.node:
         for at, name in enumerate(node.input):
-            node.input[at] = inputs.get(name, name)
-    for name, title in inputs.items():
-        kind = helper.np_dtype_to_tensor_dtype(codes[name].dtype)
-        sizes = _sizes(title, codes[name].sizes)
-        forced.graph.input.append(helper.make_tensor_value_info(title, kind, sizes))
-    return forced, list(inputs)
-
-
-def _sizes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[int | str]:
-    """Return the sizes that are equal in all batches, and names for the others."""
-    columns = enumerate(zip(*shapes, strict=True))
-    return [sizes[0] if len(set(sizes)) == 1 else f"{name}_{i}" for i, sizes in columns]
+            node.input[at] = inputs[name].name if name in inputs else name
+    forced.graph.input.extend(inputs.values())
+    return forced
 
 
 # --- the kernels that compute them ---------------------------------------------------------------

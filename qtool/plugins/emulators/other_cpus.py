@@ -72,15 +72,11 @@ def verify_on(
     return CpuComparison(
         path.name,
         number,
-        _this_machine(),
+        f"this machine ({this_machine().cpu}, {RUNTIME})",
         completed,
         missing.cpus,
         missing.reason,
     )
-
-
-def _this_machine() -> str:
-    return f"this machine ({this_machine().cpu}, {RUNTIME})"
 
 
 def _inputs(

@@ -3,8 +3,8 @@
     python run_onnx.py JOB.json
 
 Needs onnxruntime and numpy alone. A job is a list of runs: {"model": file, "inputs": folder,
-"outputs": folder, "batches": number}. Input I of batch B is the file `B-I.npy`, in the order of
-the model's inputs; outputs are written in the same way. `run_onnx.mjs` does the same in node.
+"outputs": folder, "batches": number}. Input I of batch B is the file `B-I.npy`, in the order of the
+model's inputs; outputs are written in the same way.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:
 def test_an_old_emulator(here: dict[str, str], tmp_path: Path) -> None:
     installed(tmp_path)
     here["qemu-x86_64"] = "5.2.0"
-    with pytest.raises(EmulationError, match=r"is version 5\.2\.0; 7\.2 or newer is needed\)$"):
+    with pytest.raises(EmulationError, match=r"is version 5\.2\.0; 7\.2 or newer is needed\)"):
         check_available(ALL)
     check_available([CPUS["neoverse-n1"]])
 
@@ -86,7 +86,7 @@ def test_x86_is_not_emulated_elsewhere(
 ) -> None:
     installed(tmp_path)
     monkeypatch.setattr(available, "machine_type", lambda: "aarch64")
-    with pytest.raises(EmulationError, match=r"which are for aarch64, not x86_64\)$"):
+    with pytest.raises(EmulationError, match=r"which are for aarch64, not x86_64\)"):
         check_available(ALL)
     check_available([CPUS["cortex-a53"], CPUS["wasm"]])
 
