@@ -146,27 +146,11 @@ def with_code_inputs(
 # --- the kernels that compute them ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Producer:
-    """The kernel that computes a tensor of codes in the executed graph.
-
-    Attributes:
-        kernel: its operator type.
-        float_nodes: float nodes between the codes that it reads and this tensor, as "name (type)";
-            empty for an integer kernel.
-    """
-
-    kernel: str
-    float_nodes: tuple[str, ...]
-
-    @property
-    def integer(self) -> bool:
-        """Whether it is an integer kernel."""
-        return not self.float_nodes
-
-
-def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict[str, Producer]:
-    """Return the producer of each tensor of codes in the executed graph.
+def float_nodes(
+    executed: onnx.ModelProto, codes: Iterable[CodeTensor]
+) -> dict[str, tuple[str, ...]]:
+    """Return each computed tensor of codes -> the float nodes between the codes that it is computed
+    from and it, as "name (type)"; none for the result of an integer kernel.
 
     Args:
         executed: the optimised graph of a model that returns the codes, so that they keep their
@@ -176,12 +160,11 @@ def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict
     names = {c.tensor for c in codes}
     makers = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
-    producers = {}
-    for name in names & set(makers):
-        node = _skip_moves(makers[name], makers, ends)
-        floats = _float_nodes(node, makers, ends) if node.op_type == "QuantizeLinear" else []
-        producers[name] = Producer(node.op_type, tuple(floats))
-    return producers
+    nodes = {name: _skip_moves(makers[name], makers, ends) for name in names & set(makers)}
+    return {
+        name: _float_nodes(node, makers, ends) if node.op_type == "QuantizeLinear" else ()
+        for name, node in nodes.items()
+    }
 
 
 def _skip_moves(
@@ -227,7 +210,7 @@ def hidden_kernels(executed: onnx.ModelProto, compared: Iterable[CodeTensor]) ->
 
 def _float_nodes(
     node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], ends: set[str]
-) -> list[str]:
+) -> tuple[str, ...]:
     """Return the float nodes between codes and a rounding, the nearest first."""
     nodes: dict[str, None] = {}
     waiting, visited = [node.input[0]], set()
@@ -240,4 +223,4 @@ def _float_nodes(
         if source.op_type not in _MOVES:
             nodes[f"{label(source)} ({source.op_type})"] = None
         waiting.extend(i for i in source.input if i)
-    return list(nodes)
+    return tuple(nodes)

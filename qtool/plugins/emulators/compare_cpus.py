@@ -21,11 +21,10 @@ from qtool.core.types import Array
 from qtool.plugins.emulators.available import machine_type
 from qtool.plugins.emulators.code_probes import (
     CodeTensor,
-    Producer,
     code_tensors,
     float_kernels,
+    float_nodes,
     hidden_kernels,
-    producers_of,
 )
 from qtool.plugins.emulators.cpus import Cpu, Family
 from qtool.plugins.emulators.equality_counts import Tally, changed_predictions, tallies
@@ -49,7 +48,7 @@ class Case:
         outputs: number of outputs of the file itself.
         samples: number of samples of each batch.
         codes: tensors of codes, in the order of the graph.
-        producers: tensor of codes -> what computes it here.
+        float_nodes: tensor of codes -> the float nodes ahead of it here; see `code_probes`.
         floats: float results of integer kernels.
         hidden: kernels with integers inside whose results cannot be compared.
     """
@@ -61,7 +60,7 @@ class Case:
     outputs: int
     samples: tuple[int, ...]
     codes: tuple[CodeTensor, ...]
-    producers: Mapping[str, Producer]
+    float_nodes: Mapping[str, tuple[str, ...]]
     floats: tuple[CodeTensor, ...]
     hidden: tuple[str, ...]
 
@@ -89,8 +88,7 @@ class Case:
     def kernels(self) -> tuple[CodeTensor, ...]:
         """Integer kernels with the same results in `forced` as in the file, and those with float
         results."""
-        producers = self.producers
-        integer = [c for c in self.codes if c.tensor in producers and producers[c.tensor].integer]
+        integer = [c for c in self.codes if self.float_nodes.get(c.tensor) == ()]
         same = self.compare(self.coded, self.forced, integer)
         return (*(c for c in integer if same[c].equal), *self.floats)
 
@@ -125,7 +123,7 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path) -> Cas
     run_jobs(None, [forced], folder, 0)
     return Case(
         *(plain, coded, forced, forms, len(model.graph.output), samples, codes),
-        *(producers_of(executed, codes), floats, hidden_kernels(executed, floats)),
+        *(float_nodes(executed, codes), floats, hidden_kernels(executed, floats)),
     )
 
 
@@ -210,7 +208,7 @@ def _compared(case: Case, cpu: Cpu, place: Path, timeout: float) -> CpuResult:
         sqnr_db=min((db for t in outputs if (db := t.sqnr_db) is not None), default=None),
         predictions=classes[0],
         changed=classes[1],
-        first=None if first is None else _difference(first, case.producers),
+        first=None if first is None else _difference(first, case.float_nodes),
         kernels=len(kernels),
         wrong_kernels=tuple(f"{c.node} ({c.op})" for c in wrong),
         hidden=case.hidden,
@@ -218,7 +216,5 @@ def _compared(case: Case, cpu: Cpu, place: Path, timeout: float) -> CpuResult:
     )
 
 
-def _difference(code: CodeTensor, producers: Mapping[str, Producer]) -> FirstDifference:
-    producer = producers.get(code.tensor)
-    floats = () if producer is None else producer.float_nodes
-    return FirstDifference(code.node, code.op, code.tensor, floats)
+def _difference(code: CodeTensor, ahead: Mapping[str, tuple[str, ...]]) -> FirstDifference:
+    return FirstDifference(code.node, code.op, code.tensor, ahead.get(code.tensor, ()))
