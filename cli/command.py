@@ -38,7 +38,7 @@ GROUPS = {
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format format_ layout interface batch external_data float_file archive page "
-    "save_recipe repaired_file title junit badge markdown provenance document report "
+    "save_recipe repaired_file title junit badge markdown provenance "
     "config as_json verbose quiet log_level help help_all",
 }
 """Heading in the help -> names of the parameters below it."""

@@ -21,7 +21,7 @@ _TABLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "calibrate": (_CALIBRATION,),
     "merge": (_CALIBRATION,),
     "convert": (_WRITTEN,),
-    "verify": (("qtool.verification:FileCheck",), ("CpuComparison",), ("WebGpuComparison",)),
+    "verify": (("qtool.verification:FileCheck",), ("CpuComparison",)),
     "gate": (("qtool.evaluation.gate.result:GateResult",),),
     "evaluate": (("qtool.evaluation.evaluation:Evaluation",),),
     "report": (_REPORT,),

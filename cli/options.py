@@ -35,8 +35,7 @@ runtime = click.option(
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
-    "onnxruntime-web's WebAssembly, on one thread. "
-    "webgpu: ONNX Runtime's WebGPU provider on a GPU. `qtool emulators` says what these two need.",
+    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators` says what it needs.",
 )
 output_kind = click.option(
     "--output-kind",
@@ -67,8 +66,7 @@ cpu = click.option(
     "--cpu",
     metavar="NAME,...",
     help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
-    "neoverse-n1, neoverse-n2, wasm, or all that are installed, which `qtool emulators` lists; "
-    "or webgpu alone, the WebGPU provider on a software adapter.",
+    "neoverse-n1, neoverse-n2, wasm, or all that are installed, which `qtool emulators` lists.",
 )
 
 # --- reports -----------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from qtool.cli.value_types import Real
 
 from qtool.core.limits import DAY
 
-SAMPLES, WEBGPU_SAMPLES = 256, 32
+SAMPLES = 256
 """Random inputs; with --cpu also samples of --data."""
-WEBGPU = "webgpu"
 
 
 @click.command("verify", cls=Command)
@@ -47,12 +46,9 @@ def command(
     or as many as --samples says. A file written by qtool contains a
     self-test, which needs no data: it checks that the file is unmodified and gives the expected
     results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
-    and is compared with this machine; see `qtool emulators`. With --cpu webgpu a file of any
-    precision runs in the WebGPU provider, on 32 samples, and is compared with the CPU provider.
-    Exits with 1 if the self-test fails or an output differs for another reason than float nodes,
-    which the runtime may fuse and round otherwise; with --cpu if a code differs, with --cpu webgpu
-    if an output is less than 80 dB from the CPU provider's (40 dB in a file that rounds
-    activations).
+    and is compared with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or
+    an output differs for another reason than float nodes, which the runtime may fuse and round
+    otherwise; with --cpu if a code differs.
 
     \b
     Example:
@@ -60,16 +56,12 @@ def command(
     """
     import qtool
 
-    on_webgpu = cpu is not None and cpu.strip().lower() == WEBGPU
-    samples = reading.options.samples or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
+    samples = reading.options.samples or SAMPLES
     batches = sources.load_optional_data(reading, data, but=("samples",))
     size = reading.batch_size
     how: dict[str, Any] = {"samples": samples, "batch_size": size}
     result: Any
-    if on_webgpu:
-        result = qtool.verify_on_webgpu(int8_file, batches, timeout=timeout, **how)
-        same = result.agrees
-    elif cpu is None:
+    if cpu is None:
         total = -(-samples // size) if batches is None else output.length_of(batches)
         bar = output.stage("comparing", total)
         result = qtool.verify(int8_file, batches, progress=bar, **how)

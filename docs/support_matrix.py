@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from qtool.core.ops import Op, Role, rows
 from qtool.planning.targets.base import Target
-from qtool.planning.weight_only import is_stored
 
 LEGEND = {
     "integer": "computes in integers",
@@ -23,12 +22,10 @@ LEGEND = {
 def treatment(op: Op, target: Target) -> str:
     """Return the best treatment of an operator on a target: a word of LEGEND."""
     rule = target.kernels.get(op.key)
-    if op.key in target.weight_only or (rule is not None and target.weights_alone):
-        return "weights"
-    if target.weights_alone and is_stored(op, target):
+    if op.key in target.weight_only:
         return "weights"
     if op.role is Role.CLIP:
-        return "float" if target.weights_alone else "fused"
+        return "fused"
     if rule is None:
         return "weights" if op.weight_only_reason and op.key not in target.no_kernel else "float"
     if op.role is Role.PASS:

@@ -89,10 +89,8 @@ from qtool.planning.targets import KernelRule as KernelRule, Target as Target
 from qtool.plugins.emulators.available import emulators as emulators
 from qtool.plugins.emulators.other_cpus import (
     verify_on as verify_on,
-    verify_on_webgpu as verify_on_webgpu,
 )
 from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuResult as CpuResult
-from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComparison
 from qtool.plugins.search.explanation import Explanation as Explanation
 from qtool.plugins.search.recipe_for_speed import FastestRecipe as FastestRecipe
 from qtool.plugins.search.goals import TuneGoals as TuneGoals

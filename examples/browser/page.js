@@ -1,4 +1,4 @@
-// A sentence encoder and a language model of qtool, in onnxruntime-web: WebAssembly and WebGPU.
+// A sentence encoder and a language model of qtool, in WebAssembly on one thread.
 import { env, pipeline, AutoModelForCausalLM, AutoTokenizer, TextStreamer } from "./modules/@huggingface/transformers/dist/transformers.web.min.js";
 
 env.allowLocalModels = true;
@@ -8,20 +8,20 @@ env.backends.onnx.wasm.wasmPaths = new URL("modules/onnxruntime-web/dist/", impo
 env.backends.onnx.wasm.numThreads = 1;
 
 const TOKENS = 60;
-const oncePerDevice = (load) => {
-  const loading = {};
-  return (device) => (loading[device] ??= load(device));
+const device = "wasm";
+const once = (load) => {
+  let loading;
+  return () => (loading ??= load());
 };
-// config.json of each folder names the file of a device: 8 bits for wasm, 4 bits for webgpu
-const encoder = oncePerDevice((device) => pipeline("feature-extraction", "sentence_encoder", { device }));
-const writer = oncePerDevice(async (device) => [
+const encoder = once(() => pipeline("feature-extraction", "sentence_encoder", { device }));
+const writer = once(async () => [
   await AutoTokenizer.from_pretrained("language_model"),
   await AutoModelForCausalLM.from_pretrained("language_model", { device }),
 ]);
 
 /** Unit vectors of texts; one text at a time, since padding would change ranges. */
-export async function embed(texts, device) {
-  const run = await encoder(device);
+export async function embed(texts) {
+  const run = await encoder();
   const vectors = [];
   for (const text of texts) {
     vectors.push((await run(text, { pooling: "mean", normalize: true })).tolist()[0]);
@@ -30,8 +30,8 @@ export async function embed(texts, device) {
 }
 
 /** The most likely tokens behind a prompt, and how many came per second. */
-export async function write(prompt, device, onText = () => {}) {
-  const [tokenizer, model] = await writer(device);
+export async function write(prompt, onText = () => {}) {
+  const [tokenizer, model] = await writer();
   const inputs = tokenizer(prompt);
   const times = [];
   const streamer = new TextStreamer(tokenizer, {
@@ -47,17 +47,6 @@ export async function write(prompt, device, onText = () => {}) {
 
 const at = (id) => document.getElementById(id);
 const show = (id, text) => (at(id).textContent = text);
-const chosenDevice = () => document.querySelector("[name=device]:checked").value;
-
-/** Allows WebGPU where there is an adapter, and names it. */
-async function findAdapter() {
-  const adapter = await navigator.gpu?.requestAdapter();
-  const { vendor, architecture } = adapter?.info ?? {};
-  const software = architecture === "swiftshader" ? ", a software adapter: its speed says nothing" : "";
-  show("adapter", adapter ? `WebGPU: ${vendor} ${architecture}${software}` : "This browser offers no WebGPU adapter.");
-  document.querySelector("[value=webgpu]").disabled = !adapter;
-}
-findAdapter();
 
 /** Runs an action of a button, which is disabled meanwhile; an error is shown next to it. */
 function act(button, figures, action) {
@@ -90,10 +79,9 @@ function row(similarity, text) {
 act("compare", "encoder-figures", async () => {
   const texts = at("sentences").value.split("\n").filter((text) => text.trim());
   show("encoder-figures", "Loading the model \u2026");
-  const device = chosenDevice();
-  await embed(texts, device); // the engine compiles what runs often once more
+  await embed(texts); // the engine compiles what runs often once more
   const start = performance.now();
-  const [first, ...others] = await embed(texts, device);
+  const [first, ...others] = await embed(texts);
   const time = (performance.now() - start) / texts.length;
   const dot = (vector) => vector.reduce((sum, value, i) => sum + value * first[i], 0);
   at("similarities").replaceChildren(...others.map((vector, i) => row(dot(vector), texts[i + 1])));
@@ -106,9 +94,8 @@ act("write", "writer-figures", async () => {
   show("text", "");
   show("given", prompt);
   show("writer-figures", "Loading the model \u2026");
-  const device = chosenDevice();
-  await writer(device);
+  await writer();
   show("writer-figures", "Writing \u2026");
-  const result = await write(prompt, device, (piece) => show("text", (text += piece)));
+  const result = await write(prompt, (piece) => show("text", (text += piece)));
   show("writer-figures", `${result.tokens.length} tokens, ${result.perSecond.toFixed(1)} tokens per second`);
 });

@@ -1,19 +1,12 @@
 """Serves the page of this folder with models and JavaScript packages of other folders.
 
-Each folder has a file for WebAssembly and one for WebGPU:
-
     npm install @huggingface/transformers
-    for options in "--target onnxruntime-web" \\
-        "--target onnxruntime-webgpu --mode weight-only-int4"; do
-      qtool quantize examples/sentence_encoder/model $options --layout transformers.js \\
-          --data examples/sentence_encoder/calibration.txt -o models/sentence_encoder
-    done
-    for options in "--target onnxruntime-web --mode dynamic" \\
-        "--target onnxruntime-webgpu --mode weight-only-int4"; do
-      qtool quantize examples/language_model/model $options --layout transformers.js \\
-          --task text-generation-with-past --data examples/language_model/calibration.txt \\
-          --max-length 96 -o models/language_model
-    done
+    qtool quantize examples/sentence_encoder/model --target onnxruntime-web \\
+        --layout transformers.js --data examples/sentence_encoder/calibration.txt \\
+        -o models/sentence_encoder
+    qtool quantize examples/language_model/model --target onnxruntime-web --mode dynamic \\
+        --layout transformers.js --task text-generation-with-past --max-length 96 \\
+        --data examples/language_model/calibration.txt -o models/language_model
     python -m examples.browser.serve models node_modules
 """
 

@@ -62,8 +62,7 @@ def evaluate(
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: conditions of the latency measurement, on the first sample.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
-            onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
-            provider on a GPU.
+            onnxruntime-web's WebAssembly in node, on one thread.
         dynamic: see `capture_model`.
         other_model: accept a float model with other weights than the file was made from.
         progress: wraps the iterable of batches, for a progress bar.

@@ -25,15 +25,9 @@ from qtool.frontends.huggingface.companion_files import (
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import (
     GENAI,
-    GPU_TARGET,
     JS,
     LAYOUTS,
-    WASM,
-    WEB_TARGET,
     FolderLayout,
-    device_lines,
-    file_for,
-    same_part,
 )
 from qtool.frontends.huggingface.genai_files import write_speech_files
 from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
@@ -74,7 +68,7 @@ class FolderWriter:
             plan: plan of the quantized model.
         """
         tower = tower_of(self.model, read_config(self.source))
-        path = self.layout.path(self.folder, part or tower, plan.recipe.mode, plan.target)
+        path = self.layout.path(self.folder, part or tower, plan.recipe.mode)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.parts[part] = path
         return path
@@ -84,13 +78,12 @@ class FolderWriter:
         name = file.path.relative_to(self.folder).as_posix()
         self.records.pop(name, None)  # the newest file is the last
         self.records[name] = {"mode": file.mode, "target": file.target}
-        of_part = same_part(name, self.records)
-        main = self.folder / file_for(WASM, of_part)
         consumers = usable_consumers(self.layout, self.model)
-        lines = device_lines(of_part) if JS in consumers and self._for_browsers else []
         self.files[name] = file.summary()
         self.metrics[name] = () if file.accuracy is None else file.accuracy.metrics
-        kept = write_companions(self.model, self.source, main, self.layout, self.folder, of_part)
+        kept = write_companions(
+            self.model, self.source, file.path, self.layout, self.folder, file.mode
+        )
         write_record(self.folder, self.records)
         if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
             config, parts = self.model.config, self.parts
@@ -102,20 +95,12 @@ class FolderWriter:
                 self.files,
                 consumers,
                 self._earlier(),
-                lines,
             ),
-            on_gpu=any(row["target"] == GPU_TARGET for row in of_part.values()),
             pooling=js_pooling(self.source),
             metrics=self.metrics,
             dataset=f"{file.data_kind or 'evaluation'} data",
         )
-        return replace(file, devices=tuple(lines), kept=(*kept, *write_card(self.folder, card)))
-
-    @property
-    def _for_browsers(self) -> bool:
-        """Whether somebody asked for files for browsers, by the layout or the target."""
-        targets = {row["target"] for row in self.records.values()}
-        return self.layout.consumers == (JS,) or bool(targets & {WEB_TARGET, GPU_TARGET})
+        return replace(file, kept=(*kept, *write_card(self.folder, card)))
 
     def _earlier(self) -> dict[str, str]:
         """Return the card's sections of files from a command before."""

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import ONNX, format_of, open_file
-from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.core import plugins
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
@@ -24,7 +23,6 @@ from qtool.core.on_use import OnUse
 from qtool.core.option_names import (
     C_SOURCE,
     C_SUFFIXES,
-    MODEL_SUFFIXES,
     TFLITE_SUFFIX,
     file_format,
 )
@@ -111,8 +109,7 @@ class QuantizedFile(Summarized):
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
-        devices: the file of a folder for each device of transformers.js; () for others.
-        browser: what the file does on the providers of browsers, as rows; () for other targets.
+        browser: what the file does in WebAssembly, as rows; () for other targets.
         measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """
 
@@ -133,7 +130,6 @@ class QuantizedFile(Summarized):
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
     measured: str = ""
-    devices: tuple[str, ...] = ()
     browser: tuple[tuple[str, str], ...] = ()
     unmeasured: str = ""
 
@@ -178,8 +174,6 @@ class QuantizedFile(Summarized):
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
         after += self.browser
-        if self.devices:
-            after.append(("in JavaScript", "; ".join(self.devices)))
         measured = [self.measured] if self.measured else []
         notes = (*measured, *self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
@@ -195,10 +189,7 @@ class QuantizedFile(Summarized):
         """Return the verification, the timing and the blocks in full."""
         speed = [] if self.speed is None else [str(self.speed)]
         blocks = [_blocks_table(self.blocks)] if self.blocks else []
-        gpu = []
-        if self.path.suffix == MODEL_SUFFIXES[0] and not self.browser:
-            gpu = [f"on WebGPU: {describe_on_webgpu(self.path)}"]
-        return "\n".join([self.verification.details(), *speed, *blocks, *gpu])
+        return "\n".join([self.verification.details(), *speed, *blocks])
 
     def __str__(self) -> str:
         return str(self._with_all_warnings())
@@ -279,7 +270,7 @@ def _in_browser(
     quantized: QuantizedModel, path: Path
 ) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
     """Run a file of a target for browsers there; return rows of a summary, and what is wrong."""
-    if not target(quantized.plan.target).browser:
+    if not target(quantized.plan.target).in_browsers:
         return (), {}
     check = plugins.function("check_in_browser")(quantized, path)
     return check.rows, {"browser": check.wrong} if check.wrong else {}

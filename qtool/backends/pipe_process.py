@@ -84,6 +84,16 @@ class PipeProcess(ABC):
             if self._running is not None and self._running[0] == os.getpid():
                 self._close(self._running[1])
 
+    def start(self) -> None:
+        """Start the process, if none runs."""
+        with self._lock:
+            self._process()
+
+    def kill(self) -> None:
+        """Kill the process: a call of another thread that waits for it fails."""
+        if self._running is not None:
+            self._running[1].kill()
+
     def _process(self) -> subprocess.Popen[bytes]:
         """Return the process, a new one after a fork: a forked process shares the pipes."""
         if self._running is None or self._running[0] != os.getpid():

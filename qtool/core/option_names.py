@@ -16,7 +16,6 @@ TARGETS = (
     "onnxruntime-x86-vnni",
     "onnxruntime-arm",
     "onnxruntime-web",
-    "onnxruntime-webgpu",
     "openvino",
     "tensorrt",
     "tflite",
@@ -49,7 +48,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
 MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
 """Suffix of files that can be read -> the format that is written by default."""
 NATIVE = "onnxruntime"
-RUNTIMES = (NATIVE, "node", "webgpu")
+RUNTIMES = (NATIVE, "node")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 DEFAULT_OBSERVER = "percentile"

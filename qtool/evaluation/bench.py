@@ -148,8 +148,7 @@ def bench(
         batch_sizes, threads: every pair of them is timed. By default 1 and 32, of files that take
             one size that size.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
-            onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
-            provider on a GPU.
+            onnxruntime-web's WebAssembly in node, on one thread.
         seconds: maximum per pair.
         precision: a pair ends when every ratio's 95 % interval is within this of its median.
         bars: returns a progress bar for a title and a length.

@@ -34,13 +34,10 @@ def recipe_for(graph: fx.Graph, target: Target, recipe: Any = None, *options: An
 
 
 def default_mode(graph: fx.Graph, target: Target) -> str:
-    """Return the target's mode for transformers if a graph is one, else "static"; "weight-only" on
-    a target for weights alone.
+    """Return the target's mode for transformers if a graph is one, else "static".
 
     A transformer has norms and attention, and most of its work is in linear layers.
     """
-    if target.weights_alone:
-        return WEIGHT_ONLY
     nodes = list(G.calls(graph))
     names = {getattr(n.target, "__name__", "").partition(".")[0] for n in nodes}
     if target.transformers == STATIC or names.isdisjoint(_NORMS) or names.isdisjoint(_ATTENTION):
@@ -61,8 +58,6 @@ def mode_notes(chosen: Recipe, plain: Recipe, target: Target) -> tuple[str, ...]
     """
     if chosen.mode == plain.mode:
         return ()
-    if target.weights_alone:
-        return (f"mode {chosen.mode}: {target.name} has no kernel on codes of activations",)
     default = f"mode {chosen.mode}: the default for transformers on {target.name}"
     other = argument("--mode", STATIC)
     return (f"{default}, more accurate and not slower there than {other}",)

@@ -102,11 +102,7 @@ def _choose(state: NodeDecisions) -> None:
 
 
 def _has_integers(state: NodeDecisions) -> bool:
-    """Return whether a node has integers; on a target for weights alone, whether a layer has, since
-    lookup tables are stored as codes in every mode."""
-    if not state.target.weights_alone:
-        return bool(state.integer or state.weight_only)
-    return any((row := row_of(n)) is not None and row.supported_modes for n in state.weight_only)
+    return bool(state.integer or state.weight_only)
 
 
 def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
 from typing import ClassVar
 
 from qtool.core.argument_names import argument
@@ -96,10 +95,6 @@ class SelfCheck(JsonRecord):
         first: the first one that differs, or those that share its digest.
         other: another profile that gives these codes, if they differ.
         unlike: profiles with which the file gives other codes than with `profile`.
-        approximate: number of tensors after float nodes compared by sketches.
-        worst: the one of these with the lowest SQNR.
-        worst_db: its estimated SQNR.
-        limit_db: lowest SQNR that passes.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("passed",)
@@ -114,10 +109,6 @@ class SelfCheck(JsonRecord):
     first: tuple[str, ...] = ()
     other: str = ""
     unlike: tuple[str, ...] = ()
-    approximate: int = 0
-    worst: str = ""
-    worst_db: float = inf
-    limit_db: float = -inf
 
     @property
     def exact(self) -> bool:
@@ -125,21 +116,15 @@ class SelfCheck(JsonRecord):
         return self.identical == self.tensors
 
     @property
-    def near(self) -> bool:
-        """Whether every tensor after float nodes is close to the stored one."""
-        return not self.worst_db < self.limit_db
-
-    @property
     def passed(self) -> bool:
         """Whether nothing differs. A file without a test passes."""
-        return self.unmodified is not False and not self.failure and self.exact and self.near
+        return self.unmodified is not False and not self.failure and self.exact
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""
         if self.unmodified is None:
             return [("self-test", f"none in this file{self.missing and ': '}{self.missing}")]
-        rows = [("self-test", text) for text in (self._codes(), self._sketches()) if text]
-        return [("content", self._content()), *rows]
+        return [("content", self._content()), ("self-test", self._codes())]
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {text}" for label, text in self.rows())
@@ -153,7 +138,7 @@ class SelfCheck(JsonRecord):
         if self.missing or self.failure:
             return f"{self.missing and 'none, '}{self.missing or self.failure}"
         if not self.tensors:
-            return "" if self.approximate else "nothing to compare on this CPU"
+            return "no codes to compare on this CPU"
         one = self.exact and self.tensors == 1
         count = "the" if one else part(self.identical, self.tensors)
         noun = "integer tensor that the test stores" if one else "integer tensors"
@@ -166,15 +151,6 @@ class SelfCheck(JsonRecord):
         if self.other:
             text += f"The codes match those of {self.other}. "
         return text + self._advice()
-
-    def _sketches(self) -> str:
-        if not self.approximate:
-            return ""
-        text = f"{self.approximate} tensors after float nodes compared approximately: "
-        if self.worst_db == inf:
-            return f"{text}equal"
-        text += f"at least {self.worst_db:.1f} dB SQNR (limit {self.limit_db:g} dB)"
-        return text if self.near else f"{text}, lowest in {self.worst}. {self._advice()}"
 
     def _advice(self) -> str:
         if not self.unmodified:

@@ -63,8 +63,7 @@ ERRORS = tuple(
 def rooms() -> Iterator[ModuleType]:
     """Every module of the library."""
     for found in pkgutil.walk_packages(qtool.__path__, "qtool."):
-        # those of `integrations` import other tools, which are not installed
-        if not found.name.startswith(("qtool.cli", "qtool.__main__", "qtool.integrations.")):
+        if not found.name.startswith(("qtool.cli", "qtool.__main__")):
             yield importlib.import_module(found.name)
 
 

@@ -263,7 +263,6 @@ def test_the_file_carries_a_test_of_itself(
     test = qtool.verify(whole[1], samples=4).self_test
     assert test is not None
     assert (test.present, test.unmodified, test.passed) == (True, True, True)
-    assert test.tensors + test.approximate > 0
     made(folder, tmp_path / "net.onnx", accuracy="fast", memory=0)
     test = qtool.verify(tmp_path / "net.onnx", samples=4).self_test
     assert test is not None

@@ -174,19 +174,6 @@ def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
     assert (accuracy["samples"], accuracy["metrics"]) == (24, [])
 
 
-# --- inspect --------------------------------------------------------------------------------------
-
-
-def test_inspect_prints_documents_for_other_programs(sample: Cli) -> None:
-    file = "digits.int8.onnx"
-    shown = json.loads(sample("inspect", file, "--provenance", "--json").stdout)
-    statement = json.loads(sample("inspect", file, "--provenance", "--format", "in-toto").stdout)
-    assert statement["subject"][0]["digest"]["sha256"] == shown["sha256"][file]
-    bill = json.loads(sample("inspect", file, "--format", "cyclonedx").stdout)
-    (digest,) = bill["metadata"]["component"]["hashes"]
-    assert digest["content"] == shown["sha256"][file]
-
-
 # --- progress ------------------------------------------------------------------------------------
 
 

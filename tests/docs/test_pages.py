@@ -243,8 +243,7 @@ def _captured() -> qtool.Captured:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_a_plan_does_what_the_table_says(target) -> None:
     """At best: a call may have to stay in float for a reason of its own."""
-    mode = "weight-only" if target.weights_alone else "static"
-    plan = _captured().plan(target.name, recipe={"mode": mode})
+    plan = _captured().plan(target.name, recipe={"mode": "static"})
     by_key = {op.key: op for op in OPS.values()}
     found = {
         d.op: d.execution.value

@@ -6,15 +6,14 @@ describes the fields.
 
 from __future__ import annotations
 
-import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from qtool.backends.onnx.content_digest import DIGITS, FIRST_FORMAT, content_digest
@@ -24,8 +23,9 @@ from qtool.core.remedies import OtherFile, Package
 
 KEY = "qtool_self_test"
 """Name of the metadata."""
-_FORMAT = 2
-_MARK = f'{{"format":{_FORMAT},"content":"'
+_FORMATS = (FIRST_FORMAT, 2, 3)
+"""Formats that can be read; files are written in the last one."""
+_MARK = re.compile(r'\{"format":[23],"content":"')
 """Begin of the JSON, by which a test whose key is damaged is recognised."""
 MAX_BYTES = 8192
 """Size of the metadata entry."""
@@ -43,21 +43,6 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
-class Sketch:
-    """A summary of a tensor that estimates the distance to another tensor.
-
-    Attributes:
-        tensor: its index among the tensors of the test.
-        energy: sum of squared deviations from the mean.
-        projections: sums of the values with fixed random signs, in float32.
-    """
-
-    tensor: int
-    energy: float
-    projections: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class SelfTest:
     """The expected results of a file.
 
@@ -65,11 +50,9 @@ class SelfTest:
         content: digest of the file (see content_digest.py); "" before it is in a file.
         inputs: specifications of the file's inputs, in order.
         runs: the number of runs, each with other inputs.
-        kinds: a letter for each tensor of the test, in graph order: "e" exact, "a" approximate, "-"
-            not compared.
+        kinds: a letter for each tensor of the test, in graph order: "e" exact; "-", and "a" in
+            former formats, not compared.
         digests: numerics profile -> digests of groups of consecutive exact tensors.
-        sketches: sketches of approximate tensors.
-        limit_db: the lowest signal-to-noise ratio of approximate tensors.
         missing: why there is no test; then only `content` is set.
         format: version of the JSON; a digest of the first one is of graph and weights alone.
     """
@@ -79,10 +62,8 @@ class SelfTest:
     runs: int = 0
     kinds: str = ""
     digests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sketches: tuple[Sketch, ...] = ()
-    limit_db: float = 0.0
     missing: str = ""
-    format: int = _FORMAT
+    format: int = _FORMATS[-1]
 
     def text(self) -> str:
         """Return the JSON for the file."""
@@ -97,8 +78,6 @@ class SelfTest:
             "inputs": [[list(i.shape), i.low, i.high, i.scale] for i in self.inputs],
             "kinds": _run_lengths(self.kinds),
             "digests": [[names, "".join(d), len(d)] for d, names in profiles.items()],
-            "sketches": [_pack(s) for s in self.sketches],
-            "limit_db": self.limit_db,
         }
         return _json(data)
 
@@ -107,7 +86,7 @@ class SelfTest:
             return f"self-test: none, {self.missing}"
         return (
             f"self-test: {self.runs} runs on generated inputs, {self.kinds.count('e')} integer "
-            f"tensors ({', '.join(self.digests) or 'none'}), {len(self.sketches)} approximate"
+            f"tensors ({', '.join(self.digests) or 'none'})"
         )
 
     def metadata(self) -> dict[str, str]:
@@ -122,7 +101,7 @@ class SelfTest:
             VerificationError: it is damaged, or of a newer format.
         """
         entries = sorted(model.metadata_props, key=lambda p: p.key != KEY)  # one of a source last
-        marked = (p.value for p in entries if p.key == KEY or p.value.startswith(_MARK))
+        marked = (p.value for p in entries if p.key == KEY or _MARK.match(p.value))
         text = next(marked, None)
         return None if text is None else cls.read(text)
 
@@ -135,10 +114,10 @@ class SelfTest:
         """
         try:
             data = json.loads(text)
-            if data["format"] not in (FIRST_FORMAT, _FORMAT):
+            if data["format"] not in _FORMATS:
                 raise VerificationError(
                     f"the self-test in the file has format {data['format']!r}; this version of "
-                    f"qtool reads format {_FORMAT}",
+                    f"qtool reads format {_FORMATS[-1]}",
                     Package("qtool", "use a newer {}"),
                 )
             return _parse(data)
@@ -201,8 +180,6 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         int(data["runs"]),
         "".join(str(letter) * int(count) for letter, count in data["kinds"]),
         digests,
-        tuple(_unpack(*each) for each in data["sketches"]),
-        float(data["limit_db"]),
         format=data["format"],
     )
 
@@ -215,14 +192,3 @@ def _run_lengths(kinds: str) -> list[list[Any]]:
         else:
             runs.append([letter, 1])
     return runs
-
-
-def _pack(sketch: Sketch) -> list[Any]:
-    """Return tensor index and little-endian float32 in base64."""
-    numbers = np.array([sketch.energy, *sketch.projections], "<f4")
-    return [sketch.tensor, base64.b64encode(numbers.tobytes()).decode("ascii")]
-
-
-def _unpack(tensor: int, text: str) -> Sketch:
-    energy, *projections = np.frombuffer(base64.b64decode(text, validate=True), "<f4").tolist()
-    return Sketch(int(tensor), energy, tuple(projections))

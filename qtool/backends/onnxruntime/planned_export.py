@@ -109,7 +109,7 @@ class OnnxExport:
             form.ir_version,
             self._metadata,
             form.contrib,
-            tuple(w for w in known if w.key not in form.without_workarounds),
+            known,
             finish,
         )
 

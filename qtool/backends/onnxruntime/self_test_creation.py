@@ -11,9 +11,9 @@ import torch
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest
 from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs, input_specs, run_count
-from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
-from qtool.backends.onnxruntime.self_test.sketch import exact_digests, limit_db, sketches, spread
+from qtool.backends.onnxruntime.self_test.observed_tensors import observed_tensors
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import DataError, KernelError, VerificationError
@@ -51,11 +51,10 @@ def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
     runs = {
         p.profile: [_traced(p, exported.file, names, kinds, i) for i in inputs] for p in programs
     }
-    test = _with_sketches(exported, replace(test, kinds=kinds), names, inputs)
     for groups in (_GROUPS, _GROUPS // 2, _GROUPS // 4, _GROUPS // 8, 1):
         few = min(groups, kinds.count("e"))
         digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
-        complete = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
+        complete = replace(test, kinds=kinds, digests=digests if few else {})
         if len(complete.text()) <= MAX_BYTES:
             return complete
     return SelfTest("", missing=f"it would take more than {MAX_BYTES} bytes")
@@ -70,26 +69,16 @@ def _programs(exported: ExportedFile) -> Iterator[Program]:
 
 
 def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -> str:
-    """Return the kind of each tensor.
-
-    "e": exact; "a": approximate, after a float node; "-": not compared. Outputs of the graph are
-    always compared, inner codes if the engine has them.
-    """
+    """Return "e" for each tensor that every program computes without float nodes, else "-"."""
     outputs = set(map(name_of, file.outputs))
-    computed = [
-        {o for step in p.instructions for o in step.outputs} - p.held_as_uint8 for p in programs
-    ]
-
-    inexact = [p.influenced_by_float for p in programs]
-
-    def kind(name: str) -> str:
-        if name not in outputs and not (computed and all(name in each for each in computed)):
-            return "-"
-        pairs = zip(programs, inexact, strict=True)
-        exact = programs and all(_source(p, file, name) not in each for p, each in pairs)
-        return "e" if exact else "a"
-
-    return "".join(map(kind, names))
+    exact = []
+    for p in programs:
+        computed = {o for step in p.instructions for o in step.outputs} - p.held_as_uint8
+        inexact = p.influenced_by_float
+        exact.append(
+            {n for n in names if n in computed | outputs and _source(p, file, n) not in inexact}
+        )
+    return "".join("e" if exact and all(n in each for each in exact) else "-" for n in names)
 
 
 def _source(program: Program, file: OnnxModel, name: str) -> str:
@@ -109,22 +98,3 @@ def _traced(
         dequantized = kind == "e" and source != name
         arrays.append((program.params[source].dequantize(value) if dequantized else value).numpy())
     return arrays
-
-
-def _with_sketches(
-    exported: ExportedFile, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
-) -> SelfTest:
-    """Add sketches of approximate tensors, evenly spaced and including the last ones (outputs).
-
-    The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
-    since some networks amplify the last bits of float32.
-    """
-    chosen = spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
-    if not chosen:
-        return test
-    outputs = [name_of(v) for v in exported.file.outputs]
-    both = []
-    for optimise in (True, False):
-        reader = TensorReader(exported.path, names, outputs, optimise)
-        both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
-    return replace(test, sketches=both[0], limit_db=limit_db(*both))

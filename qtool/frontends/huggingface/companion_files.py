@@ -17,10 +17,9 @@ from qtool.core.errors import DataError
 from qtool.core.log import log_note
 from qtool.core.path_arguments import QUANTIZE_CONFIG
 from qtool.core.sentence_pooling import stored_poolings
-from qtool.frontends.huggingface import folder_layout
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
-from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout
+from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, dtype
 from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
@@ -64,7 +63,7 @@ def write_companions(
     path: Path,
     layout: FolderLayout | None = None,
     folder: Path | None = None,
-    files: folder_layout.Records | None = None,
+    mode: str = "",
 ) -> list[Path]:
     """Write the configuration and the processors' files next to an exported file.
 
@@ -73,10 +72,10 @@ def write_companions(
     Args:
         model: the model; a `DecoderWithCache` also gets the configuration of onnxruntime-genai.
         source: the model's folder.
-        path: the exported file, in a folder of several the one to load on the CPU.
+        path: the exported file.
         layout: layout of the folder that is written; None for a file with the others next to it.
         folder: that is written; by default that of the exported file.
-        files: the ONNX files of the folder, of its first part.
+        mode: quantization scheme of the file.
 
     Returns:
         The paths of files that stayed.
@@ -97,7 +96,7 @@ def write_companions(
         data = original.read_bytes()
         if name.name == _CONFIG and len(name.parts) == 1:
             data = _config_of_files(
-                data, {_JS_CONFIG: folder_layout.config(files or {})} if JS in consumers else {}
+                data, {_JS_CONFIG: {"dtype": dtype(mode)}} if JS in consumers else {}
             )
         if not _write(folder / name, data):
             kept.append(folder / name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from qtool.core.argument_names import argument
@@ -16,7 +16,6 @@ from qtool.frontends.huggingface.library_models import (
     optimum_cache,
 )
 
-DEVICE = ', { device: "webgpu" }'
 FEATURES, CLASSES, TEXT = "feature-extraction", "text-classification", "text-generation"
 WRITING, SPEECH = "text2text-generation", "automatic-speech-recognition"
 
@@ -140,8 +139,6 @@ def loading_lines(
     consumer: str,
     model: Any,
     file: str,
-    devices: Sequence[str] = (),
-    on_gpu: bool = False,
     pooling: str = "",
 ) -> list[str]:
     """Return the code that loads the folder with a library.
@@ -150,8 +147,6 @@ def loading_lines(
         consumer: name of the library.
         model: as it was loaded.
         file: path of the ONNX file in the folder.
-        devices: lines on the devices of transformers.js.
-        on_gpu: the folder has a file for WebGPU.
         pooling: options with which transformers.js makes a vector of a text; "" for none.
     """
     task, ort_class = _row(model)
@@ -168,8 +163,7 @@ def loading_lines(
         JS: [
             'import { pipeline } from "@huggingface/transformers";',
             "",
-            *(f"// {line}" for line in devices),
-            f'const model = await pipeline("{task}", folder{DEVICE if on_gpu else ""});',
+            f'const model = await pipeline("{task}", folder);',
             *([f"const vectors = await model(texts, {pooling});"] if pooling else []),
         ],
         SENTENCES: [
@@ -183,7 +177,6 @@ def loading_lines(
         return [
             f'import {{ {tower} }} from "@huggingface/transformers";',
             "",
-            *(f"// {line}" for line in devices),
-            f"const model = await {tower}.from_pretrained(folder{DEVICE if on_gpu else ''});",
+            f"const model = await {tower}.from_pretrained(folder);",
         ]
     return lines[consumer]

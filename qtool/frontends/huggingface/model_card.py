@@ -34,8 +34,6 @@ def model_card(
     files: Mapping[str, Summary],
     consumers: Sequence[str],
     earlier: Mapping[str, str] | None = None,
-    devices: Sequence[str] = (),
-    on_gpu: bool = False,
     pooling: str = "",
     metrics: Mapping[str, Sequence[Metric]] | None = None,
     dataset: str = "",
@@ -48,7 +46,7 @@ def model_card(
         files: path of each ONNX file in the folder -> what was measured.
         consumers: libraries that load the folder.
         earlier: see `sections_of`; of files that lie in the folder from a command before.
-        devices, on_gpu, pooling: as for `loading_lines`.
+        pooling: as for `loading_lines`.
         metrics: path of each file -> its metrics, the quantized model last.
         dataset: what they were measured on, in words.
     """
@@ -74,7 +72,7 @@ def model_card(
     if consumers:
         lines += ["## Use", ""]
     for consumer in consumers:
-        code = loading_lines(consumer, model, next(iter(files)), devices, on_gpu, pooling)
+        code = loading_lines(consumer, model, next(iter(files)), pooling)
         lines += [
             f"{consumer}:",
             "",

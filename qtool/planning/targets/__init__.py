@@ -31,7 +31,6 @@ _ROWS = {
     "onnxruntime-x86-vnni": "onnxruntime:ONNXRUNTIME_X86_VNNI",
     "onnxruntime-arm": "onnxruntime:ONNXRUNTIME_ARM",
     "onnxruntime-web": "onnxruntime_web:ONNXRUNTIME_WEB",
-    "onnxruntime-webgpu": "onnxruntime_webgpu:ONNXRUNTIME_WEBGPU",
     "openvino": "openvino:OPENVINO",
     "tensorrt": "tensorrt:TENSORRT",
     "qnn": "qnn:QNN",

@@ -89,8 +89,6 @@ class FileForm:
         implicit_fusions: keys of operators that the runtime fuses whatever the plan says: into
             integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
             The exporter blocks a fusion that the plan does not want with an identity behind them.
-        without_workarounds: keys of workarounds for ONNX Runtime's CPU provider whose form is worse
-            on this target.
         dequantizes_once: the runtime computes Cast and Mul of stored codes when it loads a file, so
             that a layer on integer weights alone without a kernel of its own is as fast as in
             float. (A DequantizeLinear stays in its graph and runs each time.)
@@ -107,7 +105,6 @@ class FileForm:
     passthrough_on_codes: frozenset[str] = frozenset()
     implicit_fusions: frozenset[str] = frozenset()
     fusions: tuple[str, ...] = ()
-    without_workarounds: frozenset[str] = frozenset()
     dequantizes_once: bool = False
     transposed_weights: bool = True
     plain_lookups: bool = False
@@ -154,8 +151,7 @@ class Target:
         timed_in: name of the other runtime (backends/formats.py) whose speed counts; "" for
             that of the file's format.
         transformers: mode of transformers, if none is chosen.
-        browser: the provider of browsers that a file is run on when it is written, "wasm" or
-            "webgpu"; "" for other targets.
+        in_browsers: whether a new file is run in WebAssembly when it is written.
     """
 
     name: str
@@ -181,12 +177,7 @@ class Target:
     costs: CostTable | None = None
     timed_in: str = ""
     transformers: str = "static"
-    browser: str = ""
-
-    @property
-    def weights_alone(self) -> bool:
-        """Whether no kernel computes on codes."""
-        return all(s.when is When.NEVER for rule in self.kernels.values() for s in rule.schemes)
+    in_browsers: bool = False
 
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""

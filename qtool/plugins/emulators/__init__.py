@@ -1,4 +1,4 @@
-"""ONNX Runtime where this machine is not: emulated processors, WebAssembly, WebGPU."""
+"""ONNX Runtime where this machine is not: emulated processors, WebAssembly."""
 
 from qtool.core.plugins import Plugin
 
@@ -6,10 +6,9 @@ _HERE = "qtool.plugins.emulators"
 
 PLUGIN = Plugin(
     functions={"check_in_browser": f"{_HERE}.browser_check:check_in_browser"},
-    runtimes={"node": f"{_HERE}.runtimes:NODE", "webgpu": f"{_HERE}.runtimes:WEBGPU"},
+    runtimes={"node": f"{_HERE}.runtimes:NODE"},
     documents={
         "CpuComparison": f"{_HERE}.result:CpuComparison",
         "Emulators": f"{_HERE}.available:Emulators",
-        "WebGpuComparison": f"{_HERE}.webgpu_result:WebGpuComparison",
     },
 )

@@ -6,8 +6,7 @@ import json
 import os
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +22,10 @@ from qtool.plugins.emulators.processes import run_command
 
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
-_WEBGPU = "onnxruntime-webgpu and SwiftShader"
 _SECONDS = 60.0
 INSTALL_PAGE = "docs/emulators.md"
-_SYSROOT, _WEBGPU_FACTS = "sysroot.json", "webgpu.json"
+_HOW = f"{INSTALL_PAGE} says how to install what is missing"
+_SYSROOT = "sysroot.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Emulator:
         version: empty if it is missing.
         where: path of the program or of the folder.
         problem: why it cannot be used; empty if it works.
-        installable: whether an installation solves the problem.
     """
 
     name: str
@@ -47,7 +45,6 @@ class Emulator:
     version: str
     where: str
     problem: str = ""
-    installable: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,7 @@ class Emulators:
         """Return how many CPUs can be emulated."""
         count = sum(not why for why in self.cpus.values())
         text = f"{part(count, len(self.cpus))} CPUs can be emulated"
-        advice = _advice(self.parts).removeprefix("; ")
-        return Summary(title, text, (), (advice,) if advice else ())
+        return Summary(title, text, (), () if count == len(self.cpus) else (_HOW,))
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.summary()}"
@@ -99,13 +95,25 @@ class Missing:
 
 
 def emulators() -> Emulators:
-    """Return which emulators are installed and on which processors `verify_on` can run files.
-
-    Raises:
-        EmulationError: the version of an installed program cannot be read.
-    """
-    parts = tuple(part for make in _PARTS.values() for part in make())
-    return Emulators(parts, {cpu.name: _missing(cpu, parts) for cpu in CPUS.values()})
+    """Return which emulators are installed and on which processors `verify_on` can run files."""
+    version = ONNXRUNTIME.version() or ""
+    root, arm = sysroot(version), arm_folder(version)
+    node = shutil.which("node")
+    other = machine_type() != "x86_64"
+    here = f"runs this machine's own packages, which are for {machine_type()}, not x86_64"
+    packages = "" if root is None else f"{root.onnxruntime}, Python {root.python}"
+    parts = (
+        _qemu(QEMU_X86, Family.X86, here if other else ""),
+        _qemu(QEMU_ARM, Family.ARM),
+        _part(f"aarch64 packages of onnxruntime {version}", Family.ARM, packages, arm),
+        _part("node", Family.WEB, _version_of(node) if node else "", node or ""),
+        _part("onnxruntime-web", Family.WEB, web_version(), web_folder()),
+    )
+    problems = {
+        cpu.name: [f"{p.name} {p.problem}" for p in parts if p.family is cpu.family and p.problem]
+        for cpu in CPUS.values()
+    }
+    return Emulators(parts, {name: ", ".join(each) for name, each in problems.items()})
 
 
 def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
@@ -118,17 +126,17 @@ def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
     Raises:
         EmulationError: some cannot be emulated; with how to install what is missing.
     """
-    checked = tuple(cpus)
-    families = dict.fromkeys(cpu.family for cpu in checked)
-    parts = [part for family in families for part in _PARTS[family]()]
+    checked, state = tuple(cpus), emulators().cpus
     reasons: dict[str, list[str]] = {}
     for cpu in checked:
-        if why := _missing(cpu, parts):
+        if why := state[cpu.name]:
             reasons.setdefault(why, []).append(cpu.name)
+    if not reasons:
+        return Missing()
     names = tuple(name for each in reasons.values() for name in each)
     why = "; ".join(f"{', '.join(each)} ({why})" for why, each in reasons.items())
-    missing = Missing(names, f"{why}{_advice(parts)}" if names else "")
-    if len(names) == len(checked) or (names and not some):
+    missing = Missing(names, f"{why}; {_HOW}")
+    if len(names) == len(checked) or not some:
         raise EmulationError(f"cannot emulate {missing.reason}")
     return missing
 
@@ -141,81 +149,30 @@ def machine_type() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
-def _missing(cpu: Cpu, parts: Iterable[Emulator]) -> str:
-    """Return why a processor cannot be emulated; empty if it can."""
-    bad = [p for p in parts if p.family is cpu.family and p.problem]
-    return ", ".join(f"{p.name} {p.problem}" for p in bad)
+def _part(name: str, family: Family, version: str, where: object) -> Emulator:
+    verb = "are" if family is Family.ARM else "is"
+    return Emulator(name, family, version, str(where), "" if version else f"{verb} not installed")
 
 
-def _advice(parts: Iterable[Emulator]) -> str:
-    """Return where the installation is described; empty if it would solve no problem."""
-    missing = any(p.problem and p.installable for p in parts)
-    return f"; {INSTALL_PAGE} says how to install what is missing" if missing else ""
-
-
-def _x86_parts() -> list[Emulator]:
-    return [_qemu(QEMU_X86, Family.X86)]
-
-
-def _arm_parts() -> list[Emulator]:
-    version = ONNXRUNTIME.version() or ""
-    root, where = sysroot(version), str(arm_folder(version))
-    name = f"aarch64 packages of onnxruntime {version}"
-    packages = Emulator(name, Family.ARM, "", where, "are not installed")
-    if root is not None:
-        packages = Emulator(name, Family.ARM, f"{root.onnxruntime}, Python {root.python}", where)
-    return [_qemu(QEMU_ARM, Family.ARM), packages]
-
-
-def _web_parts() -> list[Emulator]:
-    node, web = shutil.which("node"), web_version()
-    version = _version_of(node) if node else ""
-    missing = "is not installed"
-    return [
-        Emulator("node", Family.WEB, version, node or "", "" if node else missing),
-        Emulator("onnxruntime-web", Family.WEB, web, str(web_folder()), "" if web else missing),
-    ]
-
-
-def _webgpu_parts() -> list[Emulator]:
-    version, where = webgpu_version(), str(webgpu_folder())
-    machine = f"{sys.platform} {machine_type()}"
-    if machine != "linux x86_64":
-        problem = f"runs on Linux on x86-64 alone, and this machine is {machine}"
-        return [Emulator(_WEBGPU, Family.WEBGPU, "", where, problem, installable=False)]
-    problem = "" if version else "are not installed"
-    return [Emulator(_WEBGPU, Family.WEBGPU, version, where, problem)]
-
-
-_PARTS: Mapping[Family, Callable[[], list[Emulator]]] = {
-    Family.X86: _x86_parts,
-    Family.ARM: _arm_parts,
-    Family.WEB: _web_parts,
-    Family.WEBGPU: _webgpu_parts,
-}
-
-
-def _qemu(name: str, family: Family) -> Emulator:
+def _qemu(name: str, family: Family, problem: str = "") -> Emulator:
     path = shutil.which(name)
-    if family is Family.X86 and machine_type() != "x86_64":
-        here = f"runs this machine's own packages, which are for {machine_type()}, not x86_64"
-        return Emulator(name, family, "", path or "", here, installable=False)
-    if path is None:
-        return Emulator(name, family, "", "", "is not installed")
-    version = _version_of(path)
+    version = "" if path is None else _version_of(path)
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    oldest = ".".join(map(str, _MIN_VERSION))
-    old = f"is version {version}; {oldest} or newer is needed" if numbers < _MIN_VERSION else ""
-    return Emulator(name, family, version, path, old, installable=not old)
+    if not problem and not version:
+        problem = "is not installed"
+    elif not problem and numbers < _MIN_VERSION:
+        problem = f"is version {version}; {'.'.join(map(str, _MIN_VERSION))} or newer is needed"
+    return Emulator(name, family, version, path or "", problem)
 
 
 @lru_cache
 def _version_of(program: str) -> str:
-    printed = run_command([program, "--version"], program, _SECONDS)
-    version = re.search(r"\d+(\.\d+)+", printed)
-    if version is None:
-        raise EmulationError(f"{program} --version prints no version")
-    return version[0]
+    """Return the version that a program prints; empty if it prints none."""
+    try:
+        version = re.search(r"\d+(\.\d+)+", run_command([program, "--version"], program, _SECONDS))
+    except EmulationError:
+        return ""
+    return version[0] if version else ""
 
 
 # The cache folder for emulators, in which INSTALL_PAGE puts them.
@@ -256,14 +213,6 @@ def web_folder() -> Path:
     return cache_folder() / "web"
 
 
-def webgpu_folder() -> Path:
-    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`).
-
-    Its wheel is compiled for one version of Python, so each version has its own folder.
-    """
-    return cache_folder() / f"webgpu-{sys.implementation.cache_tag}"
-
-
 def sysroot(version: str) -> Sysroot | None:
     """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
     folder = arm_folder(version)
@@ -276,15 +225,7 @@ def sysroot(version: str) -> Sysroot | None:
 
 def web_version() -> str:
     """Return the version of onnxruntime-web; empty if it is not installed."""
-    return _version(web_folder() / "node_modules" / "onnxruntime-web" / "package.json")
-
-
-def webgpu_version() -> str:
-    """Return the version of onnxruntime-webgpu; empty if it is not installed."""
-    return _version(webgpu_folder() / _WEBGPU_FACTS)
-
-
-def _version(facts: Path) -> str:
+    facts = web_folder() / "node_modules" / "onnxruntime-web" / "package.json"
     try:
         return str(json.loads(facts.read_text(encoding="utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError):

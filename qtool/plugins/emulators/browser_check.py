@@ -1,4 +1,4 @@
-"""A new file of a target for browsers, run on the provider that loads it there."""
+"""A new file of a target for browsers, run in WebAssembly."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.core.errors import EmulationError
-from qtool.core.number_texts import count, db, percent, quantity
+from qtool.core.number_texts import count, db, quantity
 from qtool.core.progress import track_task
 from qtool.planning.targets import target
-from qtool.plugins.emulators.other_cpus import verify_on, verify_on_webgpu
+from qtool.plugins.emulators.other_cpus import verify_on
 from qtool.plugins.emulators.result import CpuResult
-from qtool.plugins.emulators.webgpu_result import WebGpuComparison
 
-WASM, WEBGPU = "wasm", "webgpu"
+WASM = "wasm"
 Row = tuple[str, str]
 
 _MAX_MACS = 4e9
-"""Multiply-accumulates of a sample, some seconds on the software adapter, until which files run."""
+"""Multiply-accumulates of a sample, some seconds in node, until which files run."""
 
 
 @dataclass(frozen=True)
 class BrowserCheck:
-    """What a file does on the providers of browsers.
+    """What a file does in WebAssembly.
 
     Attributes:
         rows: label and text.
@@ -36,31 +34,25 @@ class BrowserCheck:
 
 
 def check_in_browser(quantized: QuantizedModel, file: Path) -> BrowserCheck:
-    """Run one sample of a new file on its target's provider; nothing for other targets.
+    """Run one sample of a new file of a target for browsers; nothing for other targets.
 
     Args:
         quantized: the model that the file was written from.
         file: the ONNX file.
     """
-    place = target(quantized.plan.target).browser
-    if not place or file.suffix != ".onnx":
+    if not target(quantized.plan.target).in_browsers or file.suffix != ".onnx":
         return BrowserCheck()
-    other = () if place == WEBGPU else (("on WebGPU", describe_on_webgpu(file)),)
     macs = sum(node.macs for node in quantized.plan.nodes)
     if macs > _MAX_MACS:
-        text = f"not run with {count(macs)} MACs; `qtool verify {file.name} --cpu {place}` runs it"
-        return BrowserCheck(((place, text), *other))
+        text = f"not run with {count(macs)} MACs; `qtool verify {file.name} --cpu {WASM}` runs it"
+        return BrowserCheck(((WASM, text),))
     batch = quantized.reference.cut(quantized.sample, 1)
     try:
-        with track_task(f"running on {place}"):
-            if place == WEBGPU:
-                check = _on_webgpu(verify_on_webgpu(file, [batch.arrays()]))
-            else:
-                (result,) = verify_on(file, place, [batch.arrays()]).results
-                check = _in_wasm(result)
+        with track_task(f"running on {WASM}"):
+            (result,) = verify_on(file, WASM, [batch.arrays()]).results
     except EmulationError as error:
-        check = BrowserCheck(((place, f"not run there: {error}"),))
-    return BrowserCheck((*check.rows, *other), check.wrong)
+        return BrowserCheck(((WASM, f"not run there: {error}"),))
+    return _in_wasm(result)
 
 
 def _in_wasm(result: CpuResult) -> BrowserCheck:
@@ -77,16 +69,3 @@ def _in_wasm(result: CpuResult) -> BrowserCheck:
 
 def _rounds_here(result: CpuResult) -> bool:
     return not result.codes and any("MatMulNBits" in name for name in result.hidden)
-
-
-def _on_webgpu(result: WebGpuComparison) -> BrowserCheck:
-    ratios = [o.sqnr_db for o in result.outputs if o.sqnr_db is not None]
-    first = result.outputs[0]
-    same = f", same argmax {percent(first.same_argmax / first.rows)}" if first.rows else ""
-    worst = f"{db(min(ratios))} dB" if ratios else "outputs identical"
-    fallbacks = len(result.placement.fallbacks)
-    on_cpu = f"{quantity(fallbacks, 'activation')} on the CPU provider"
-    adapter = result.adapter.partition(" (")[0]
-    text = f"{worst}{same}, {on_cpu} ({result.runtime} on {adapter}, in software)"
-    wrong = "" if result.agrees else f"on WebGPU the file differs: {text}; {result.first or ''}"
-    return BrowserCheck(((WEBGPU, text),), wrong)

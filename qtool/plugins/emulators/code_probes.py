@@ -4,13 +4,11 @@ that compute them in the graph that the runtime executes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 _INTEGERS: Mapping[int, str] = {
     TensorProto.UINT8: "uint8",
@@ -44,14 +42,6 @@ class CodeTensor:
     node: str
     op: str
     dtype: str
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The dtype of a tensor, and its shape in each batch."""
-
-    dtype: np.dtype[Any]
-    sizes: tuple[tuple[int, ...], ...]
 
 
 def code_tensors(model: onnx.ModelProto) -> tuple[CodeTensor, ...]:
@@ -134,63 +124,33 @@ def with_outputs(model: onnx.ModelProto, codes: Iterable[CodeTensor]) -> onnx.Mo
 
 
 def with_code_inputs(
-    model: onnx.ModelProto, codes: Mapping[str, Shapes], floats: Iterable[CodeTensor] = ()
-) -> tuple[onnx.ModelProto, list[str]]:
+    model: onnx.ModelProto, inputs: Mapping[str, onnx.ValueInfoProto], floats: Iterable[CodeTensor]
+) -> onnx.ModelProto:
     """Return a model whose nodes read codes from further inputs instead of from earlier nodes.
 
     So each kernel reads equal codes on every processor, and a difference is its own.
 
     Args:
         model: a model that returns its codes.
-        codes: dtype and shapes of each of them.
+        inputs: tensor of codes -> the input that takes its place.
         floats: results of kernels that the model also returns.
-
-    Returns:
-        The model, and the names of the codes in the order of the further inputs.
     """
     forced = with_outputs(model, floats)
-    read = {i for n in forced.graph.node for i in n.input}
-    inputs = {name: f"{name}/given" for name in codes if name in read}
     for node in forced.graph.node:
         for at, name in enumerate(node.input):
-            node.input[at] = inputs.get(name, name)
-    for name, title in inputs.items():
-        kind = helper.np_dtype_to_tensor_dtype(codes[name].dtype)
-        sizes = _sizes(title, codes[name].sizes)
-        forced.graph.input.append(helper.make_tensor_value_info(title, kind, sizes))
-    return forced, list(inputs)
-
-
-def _sizes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[int | str]:
-    """Return the sizes that are equal in all batches, and names for the others."""
-    columns = enumerate(zip(*shapes, strict=True))
-    return [sizes[0] if len(set(sizes)) == 1 else f"{name}_{i}" for i, sizes in columns]
+            node.input[at] = inputs[name].name if name in inputs else name
+    forced.graph.input.extend(inputs.values())
+    return forced
 
 
 # --- the kernels that compute them ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Producer:
-    """The kernel that computes a tensor of codes in the executed graph.
-
-    Attributes:
-        kernel: its operator type.
-        float_nodes: float nodes between the codes that it reads and this tensor, as "name (type)";
-            empty for an integer kernel.
-    """
-
-    kernel: str
-    float_nodes: tuple[str, ...]
-
-    @property
-    def integer(self) -> bool:
-        """Whether it is an integer kernel."""
-        return not self.float_nodes
-
-
-def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict[str, Producer]:
-    """Return the producer of each tensor of codes in the executed graph.
+def float_nodes(
+    executed: onnx.ModelProto, codes: Iterable[CodeTensor]
+) -> dict[str, tuple[str, ...]]:
+    """Return each computed tensor of codes -> the float nodes between the codes that it is computed
+    from and it, as "name (type)"; none for the result of an integer kernel.
 
     Args:
         executed: the optimised graph of a model that returns the codes, so that they keep their
@@ -200,12 +160,11 @@ def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict
     names = {c.tensor for c in codes}
     makers = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
-    producers = {}
-    for name in names & set(makers):
-        node = _skip_moves(makers[name], makers, ends)
-        floats = _float_nodes(node, makers, ends) if node.op_type == "QuantizeLinear" else []
-        producers[name] = Producer(node.op_type, tuple(floats))
-    return producers
+    nodes = {name: _skip_moves(makers[name], makers, ends) for name in names & set(makers)}
+    return {
+        name: _float_nodes(node, makers, ends) if node.op_type == "QuantizeLinear" else ()
+        for name, node in nodes.items()
+    }
 
 
 def _skip_moves(
@@ -251,7 +210,7 @@ def hidden_kernels(executed: onnx.ModelProto, compared: Iterable[CodeTensor]) ->
 
 def _float_nodes(
     node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], ends: set[str]
-) -> list[str]:
+) -> tuple[str, ...]:
     """Return the float nodes between codes and a rounding, the nearest first."""
     nodes: dict[str, None] = {}
     waiting, visited = [node.input[0]], set()
@@ -264,4 +223,4 @@ def _float_nodes(
         if source.op_type not in _MOVES:
             nodes[f"{label(source)} ({source.op_type})"] = None
         waiting.extend(i for i in source.input if i)
-    return list(nodes)
+    return tuple(nodes)

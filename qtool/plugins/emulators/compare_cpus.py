@@ -1,4 +1,8 @@
-"""Outputs and codes of a file on other processors, compared with this machine."""
+"""Outputs and codes of a file on other processors, compared with this machine.
+
+On each processor the file runs as it is, and once with each kernel on the codes that it reads here:
+what differs then is the difference of that kernel alone.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,19 @@ from qtool.core.types import Array
 from qtool.plugins.emulators.available import machine_type
 from qtool.plugins.emulators.code_probes import (
     CodeTensor,
-    Producer,
     code_tensors,
     float_kernels,
+    float_nodes,
     hidden_kernels,
-    producers_of,
 )
 from qtool.plugins.emulators.cpus import Cpu, Family
 from qtool.plugins.emulators.equality_counts import Tally, changed_predictions, tallies
-from qtool.plugins.emulators.jobs import Job, external_files, run_jobs, write_array
+from qtool.plugins.emulators.jobs import Job, run_jobs, write_array
 from qtool.plugins.emulators.model_forms import Form, int8_taken_for_uint8
 from qtool.plugins.emulators.result import CpuResult, FirstDifference
+
+TIMEOUT = 600.0
+"""Seconds for one processor."""
 
 
 @dataclass(frozen=True)
@@ -35,85 +41,70 @@ class Case:
     """A file and its batches in a scratch folder, with this machine's outputs.
 
     Attributes:
-        folder: the scratch folder.
-        plain: the file as it is, run here.
-        coded: the file with its codes as further outputs, run here.
+        plain: the file as it is.
+        coded: the file with its codes as further outputs.
+        forced: the same, with each kernel on the codes of `coded`.
         forms: whether int8 codes are turned into uint8 -> the models.
         outputs: number of outputs of the file itself.
         samples: number of samples of each batch.
-        makers: tensor of codes -> what computes it here.
+        codes: tensors of codes, in the order of the graph.
+        float_nodes: tensor of codes -> the float nodes ahead of it here; see `code_probes`.
         floats: float results of integer kernels.
         hidden: kernels with integers inside whose results cannot be compared.
-        timeout: seconds for one processor.
     """
 
-    folder: Path
     plain: Job
     coded: Job
+    forced: Job
     forms: Mapping[bool, Form]
     outputs: int
     samples: tuple[int, ...]
-    producers: Mapping[str, Producer]
+    codes: tuple[CodeTensor, ...]
+    float_nodes: Mapping[str, tuple[str, ...]]
     floats: tuple[CodeTensor, ...]
     hidden: tuple[str, ...]
-    timeout: float
-
-    def form(self, cpu: Cpu | None) -> Form:
-        """Return the models for a processor; None is this machine."""
-        return self.forms[_lifts(cpu)]
-
-    @property
-    def codes(self) -> tuple[CodeTensor, ...]:
-        return self.form(None).codes
-
-    @property
-    def place(self) -> Mapping[str, int]:
-        """Output -> its index in `coded`."""
-        return self.form(None).place
 
     @cached_property
-    def forced(self) -> Job:
-        """The job that runs every kernel on this machine's codes; run on first use."""
-        outputs = new_folder(self.folder / "forced")
-        job = self.form(None).forced(self.coded, self.floats, outputs)
-        run_jobs(None, [job], self.folder / "forced-job", self.timeout)
-        return job
+    def place(self) -> Mapping[str, int]:
+        """Output of `forced`, which begins with those of `coded` -> its index."""
+        place = self.forms[_lifts(None)].place
+        added = (c.tensor for c in self.floats if c.tensor not in place)
+        return {**place, **{name: i for i, name in enumerate(added, len(place))}}
 
-    @property
-    def all_kernels(self) -> tuple[CodeTensor, ...]:
-        """Results of integer kernels of this machine: codes, and floats."""
-        return (*self.integer, *self.floats)
+    def compare(
+        self, here: Job, there: Job, tensors: Iterable[CodeTensor]
+    ) -> dict[CodeTensor, Tally]:
+        """Return tensor -> its count, in order, of two jobs with codes."""
+        indices = {c: self.place[c.tensor] for c in tensors}
+        counts = tallies(here.outputs, there.outputs, here.batches, indices.values())
+        return {c: counts[i] for c, i in indices.items()}
 
-    @property
-    def integer(self) -> tuple[CodeTensor, ...]:
-        """Codes that integer kernels of this machine give."""
-        integer = {tensor for tensor, producer in self.producers.items() if producer.integer}
-        return tuple(c for c in self.codes if c.tensor in integer)
+    def same_outputs(self, here: Job, there: Job) -> bool:
+        """Return whether the outputs of the file itself are identical in two jobs."""
+        counts = tallies(here.outputs, there.outputs, here.batches, range(self.outputs))
+        return all(tally.equal for tally in counts.values())
 
     @cached_property
     def kernels(self) -> tuple[CodeTensor, ...]:
         """Integer kernels with the same results in `forced` as in the file, and those with float
         results."""
-        indices = [self.place[c.tensor] for c in self.integer]
-        same = tallies(self.coded.outputs, self.forced.outputs, self.coded.batches, indices)
-        return (*(c for c in self.integer if same[self.place[c.tensor]].equal), *self.floats)
+        integer = [c for c in self.codes if self.float_nodes.get(c.tensor) == ()]
+        same = self.compare(self.coded, self.forced, integer)
+        return (*(c for c in integer if same[c].equal), *self.floats)
 
-    def wrong(self, job: Job) -> tuple[CodeTensor, ...]:
-        """Return the kernels with other results in a job like `forced` on another processor."""
-        added = (c.tensor for c in self.floats if c.tensor not in self.place)
-        indices = {**self.place, **{name: i for i, name in enumerate(added, len(self.place))}}
-        compared = [indices[c.tensor] for c in self.kernels]
-        counts = tallies(self.forced.outputs, job.outputs, job.batches, compared)
-        results = ((c, counts[indices[c.tensor]]) for c in self.kernels)
-        return tuple(c for c, t in results if not (t.near if c.dtype == "float32" else t.equal))
+    def undisturbed(self, plain: Job, forced: Job) -> bool:
+        """Return whether the outputs of the file stay the same when it returns its codes, here, and
+        reads codes, in two jobs of a processor with the codes of this machine."""
+        follow = self.same_outputs(self.plain, self.forced)
+        same = self.same_outputs(self.plain, self.coded)
+        return same and (not follow or self.same_outputs(plain, forced))
 
 
-def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeout: float) -> Case:
-    """Write models and inputs, and run them on this machine.
+def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path) -> Case:
+    """Write models and inputs to an empty folder, and run them on this machine.
 
     Raises:
         DataError: there is no batch, or one holds text.
-        EmulationError: a run fails, or takes longer than `timeout` seconds.
         FileError: not an ONNX file. VerificationError: this machine's runtime does not load it.
     """
     inputs = new_folder(folder / "inputs")
@@ -121,19 +112,18 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeou
     model = load(file)
     codes, lifted = code_tensors(model), int8_taken_for_uint8(file)
     forms = {True: Form.of(folder / "models", model, codes, lifted)}
-    plain_form = Form.of(folder / "arm", model, codes, frozenset()) if lifted else forms[True]
-    forms[False] = plain_form
+    forms[False] = Form.of(folder / "arm", model, codes, frozenset()) if lifted else forms[True]
     here = forms[_lifts(None)]
     executed = optimised_graph(here.path)
-    count = len(samples)
-    named = external_files(file)
-    plain = Job(file.absolute(), inputs, new_folder(folder / "plain"), count, named)
-    coded = here.coded(inputs, new_folder(folder / "coded"), count)
-    run_jobs(None, [plain, coded], folder / "job", timeout)
     floats = float_kernels(executed, model, codes)
+    plain = Job(file.absolute(), inputs, new_folder(folder / "plain"), len(samples))
+    coded = replace(plain, model=here.path, outputs=new_folder(folder / "coded"))
+    run_jobs(None, [plain, coded], folder, 0)
+    forced = here.forced(coded, floats, new_folder(folder / "forced"))
+    run_jobs(None, [forced], folder, 0)
     return Case(
-        *(folder, plain, coded, forms, len(model.graph.output), samples),
-        *(producers_of(executed, codes), floats, hidden_kernels(executed, floats), timeout),
+        *(plain, coded, forced, forms, len(model.graph.output), samples, codes),
+        *(float_nodes(executed, codes), floats, hidden_kernels(executed, floats)),
     )
 
 
@@ -167,10 +157,6 @@ def _lifts(cpu: Cpu | None) -> bool:
     return machine_type() != "aarch64" if cpu is None else cpu.family is not Family.ARM
 
 
-TIMEOUT = 600.0
-"""Seconds for one processor."""
-
-
 def run_on_cpus(
     file: str | Path,
     cpus: Iterable[Cpu],
@@ -191,71 +177,44 @@ def run_on_cpus(
         FileError: not an ONNX file. VerificationError: this machine's runtime does not load it.
     """
     with scratch_folder() as folder:
-        case = prepare(Path(file), batches, folder, timeout)
+        case = prepare(Path(file), batches, folder)
         for cpu in cpus:
             place = folder / cpu.name
             try:
-                yield _compared(case, cpu, place)
+                yield _compared(case, cpu, place, timeout)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _compared(case: Case, cpu: Cpu, place: Path) -> CpuResult:
+def _compared(case: Case, cpu: Cpu, place: Path, timeout: float) -> CpuResult:
     plain = replace(case.plain, outputs=new_folder(place / "plain"))
-    coded = case.form(cpu).coded(plain.inputs, new_folder(place / "coded"), plain.batches)
-    runtime = run_jobs(cpu, [plain, coded], place / "job", case.timeout)
-    own = range(case.outputs)
-    outputs = tallies(case.plain.outputs, plain.outputs, plain.batches, own)
-    codes = _codes(case, case.coded, coded)
-    classes = changed_predictions(case.plain.outputs, plain.outputs, case.samples)
-    first = _first(case, codes)
-    same_outputs = all(t.equal for t in outputs.values())
-    needed = first is not None or (case.floats and not same_outputs)
-    kernels, wrong = _compare_kernels(case, cpu, place) if needed else (case.all_kernels, ())
-    undisturbed = all(
-        tally.equal
-        for one, other in ((case.plain, case.coded), (plain, coded))
-        for tally in tallies(one.outputs, other.outputs, one.batches, own).values()
-    )
+    form = case.forms[_lifts(cpu)]
+    forced = form.forced(case.coded, case.floats, new_folder(place / "forced"))
+    runtime = run_jobs(cpu, [plain, forced], place / "job", timeout)
+    folders = case.plain.outputs, plain.outputs
+    outputs = tallies(*folders, plain.batches, range(case.outputs)).values()
+    codes = case.compare(case.forced, forced, case.codes)
+    first = next((c for c, tally in codes.items() if not tally.equal), None)
+    kernels = case.compare(case.forced, forced, case.kernels)
+    wrong = [c for c, t in kernels.items() if not (t.near if c.dtype == "float32" else t.equal)]
+    classes = changed_predictions(*folders, case.samples) or (None, None)
     return CpuResult(
         cpu=cpu.name,
         runtime=runtime,
-        outputs=sum(t.total for t in outputs.values()),
-        outputs_identical=sum(t.identical for t in outputs.values()),
+        outputs=sum(t.total for t in outputs),
+        outputs_identical=sum(t.identical for t in outputs),
         codes=sum(t.total for t in codes.values()),
         codes_identical=sum(t.identical for t in codes.values()),
-        sqnr_db=min((db for t in outputs.values() if (db := t.sqnr_db) is not None), default=None),
-        predictions=None if classes is None else classes[0],
-        changed=None if classes is None else classes[1],
-        first=first,
+        sqnr_db=min((db for t in outputs if (db := t.sqnr_db) is not None), default=None),
+        predictions=classes[0],
+        changed=classes[1],
+        first=None if first is None else _difference(first, case.float_nodes),
         kernels=len(kernels),
         wrong_kernels=tuple(f"{c.node} ({c.op})" for c in wrong),
         hidden=case.hidden,
-        undisturbed=undisturbed,
+        undisturbed=first is not None or bool(wrong) or case.undisturbed(plain, forced),
     )
 
 
-def _codes(case: Case, here: Job, there: Job) -> dict[str, Tally]:
-    """Return tensor of codes -> its count, in the order of the graph."""
-    indices = [case.place[c.tensor] for c in case.codes]
-    counts = tallies(here.outputs, there.outputs, here.batches, indices)
-    return {c.tensor: counts[case.place[c.tensor]] for c in case.codes}
-
-
-def _first(case: Case, codes: dict[str, Tally]) -> FirstDifference | None:
-    code = next((c for c in case.codes if not codes[c.tensor].equal), None)
-    if code is None:
-        return None
-    maker = case.producers.get(code.tensor)
-    return FirstDifference(
-        code.node, code.op, code.tensor, () if maker is None else maker.float_nodes
-    )
-
-
-def _compare_kernels(
-    case: Case, cpu: Cpu, place: Path
-) -> tuple[tuple[CodeTensor, ...], tuple[CodeTensor, ...]]:
-    """Return the integer kernels that ran on this machine's codes, and those with other results."""
-    job = case.form(cpu).forced(case.coded, case.floats, new_folder(place / "forced"))
-    run_jobs(cpu, [job], place / "forced-job", case.timeout)
-    return case.kernels, case.wrong(job)
+def _difference(code: CodeTensor, ahead: Mapping[str, tuple[str, ...]]) -> FirstDifference:
+    return FirstDifference(code.node, code.op, code.tensor, ahead.get(code.tensor, ()))

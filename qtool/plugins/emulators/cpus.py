@@ -22,8 +22,6 @@ class Family(Enum):
     """qemu-aarch64, an aarch64 sysroot, and aarch64 wheels."""
     WEB = "web"
     """node and onnxruntime-web."""
-    WEBGPU = "webgpu"
-    """onnxruntime-webgpu in Python, on the software adapter SwiftShader."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,6 @@ _ROWS = (
     Cpu("wasm", Family.WEB, "WebAssembly with SIMD, in node"),
 )
 CPUS: Mapping[str, Cpu] = {row.name: row for row in _ROWS}
-WEBGPU = Cpu("webgpu", Family.WEBGPU, "WebGPU provider on SwiftShader, in float")
-"""No row of the table: it has no integer kernels whose codes could be compared."""
 
 
 def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
@@ -80,8 +76,6 @@ def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
     known = ", ".join(CPUS)
     if not selected:
         raise EmulationError("no processor is named", CallEdit(f"choose from {known}, or {ALL}"))
-    if WEBGPU.name in selected:
-        raise EmulationError(f"{WEBGPU.name} is no processor", CallEdit("name it alone"))
     if unknown := next((n for n in selected if n not in CPUS and n != ALL), None):
         raise EmulationError(
             f"unknown processor '{unknown}'", CallEdit(f"choose from {known}, or {ALL}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def _same_dtype(here: Array, there: Array) -> tuple[Array, Array]:
     return here, there
 
 
-def tallies(here: Path, there: Path, batches: int, indices: Sequence[int]) -> dict[int, Tally]:
+def tallies(here: Path, there: Path, batches: int, indices: Iterable[int]) -> dict[int, Tally]:
     """Compare some outputs of two folders; return output -> its count."""
     counts = {i: Tally() for i in indices}
     for batch in range(batches):

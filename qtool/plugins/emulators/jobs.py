@@ -1,5 +1,4 @@
-"""Jobs: models and batches written to files, run on a processor, and outputs read back; with the
-commands that start a job on each family of processors."""
+"""Jobs: models and batches in files, run on a processor, and outputs read back."""
 
 from __future__ import annotations
 
@@ -7,36 +6,24 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
-from qtool.core.errors import EmulationError
+from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME, OnnxSession
+from qtool.backends.session import Session
+from qtool.core.errors import EmulationError, VerificationError
 from qtool.core.remedies import Argument, Setup
 from qtool.core.types import Array
-from qtool.plugins.emulators.available import (
-    INSTALL_PAGE,
-    QEMU_ARM,
-    QEMU_X86,
-    Sysroot,
-    sysroot,
-    web_folder,
-    web_version,
-    webgpu_folder,
-    webgpu_version,
-)
+from qtool.plugins.emulators.available import QEMU_ARM, QEMU_X86, Sysroot, sysroot, web_version
 from qtool.plugins.emulators.cpus import Cpu, Family, cpuinfo
 from qtool.plugins.emulators.processes import TimeLimitError, run_command
+from qtool.plugins.emulators.web.session import PROCESS, WebSession
 
-SWIFTSHADER = "libvk_swiftshader.so"
-DRIVER_FILE = "driver.json"
-"""The file that names the Vulkan driver of the WebGPU provider: without_subgroups.c."""
-
-_SCRIPTS = Path(__file__).parent
+_SCRIPT = Path(__file__).with_name("run_onnx.py")
 
 
 @dataclass(frozen=True)
@@ -48,72 +35,73 @@ class Job:
         inputs: folder with `B-I.npy`: input I of batch B.
         outputs: existing folder for outputs in the same form.
         batches: number of batches.
-        external: name of a weight file in the model -> its path.
-        providers: execution providers in order; empty for the runtime's own choice.
-        config: entries of the session's configuration; in Python alone.
-        profile: path without suffix for the runtime's profile of the runs; None for none.
     """
 
     model: Path
     inputs: Path
     outputs: Path
     batches: int
-    external: Mapping[str, Path] = field(default_factory=dict)
-    providers: tuple[str, ...] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
-    profile: Path | None = None
 
 
 def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float) -> str:
-    """Run jobs on a processor in one process, and return the runtime with its version.
+    """Run jobs on a processor, on one thread, and return the runtime with its version.
 
     Args:
-        cpu: the processor; None for this machine.
+        cpu: the processor; None for this machine, without a time limit.
         jobs: the jobs.
         folder: a new private folder for scripts and the job file.
         timeout: seconds for all jobs together.
 
     Raises:
-        EmulationError: the process fails or takes longer.
+        EmulationError: a run on another processor fails or takes longer.
+        VerificationError: this machine's runtime refuses a model.
     """
-    name = "this machine" if cpu is None else cpu.name
-    folder.mkdir()
-    job = folder / "job.json"
-    job.write_text(json.dumps({"runs": [_as_json(j) for j in jobs]}), encoding="utf-8")
-    how = launch(cpu, folder)
-    words = (*how.command, str(job), *how.rest)
+    if cpu is None:
+        _run_sessions(lambda path: OnnxSession(path, threads=1), jobs)
+        return RUNTIME
     try:
-        run_command(words, name, timeout, environment=how.environment)
+        run = _run_in_node if cpu.family is Family.WEB else _run_in_qemu
+        return run(cpu, jobs, folder, timeout)
     except TimeLimitError as error:
         raise EmulationError(
             str(error),
             Argument("--samples", text="give fewer samples"),
             Argument("--timeout", text="give a longer time limit with {}"),
         ) from error
+
+
+def _run_sessions(opened: Callable[[Path], Session], jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        session = opened(job.model)
+        for batch in range(job.batches):
+            arrays = [read_array(job.inputs, batch, i) for i in range(len(session.inputs))]
+            for i, array in enumerate(session.run(arrays)):
+                write_array(job.outputs, batch, i, array)
+
+
+def _run_in_node(cpu: Cpu, jobs: Sequence[Job], folder: Path, timeout: float) -> str:
+    PROCESS.start()
+    timer = threading.Timer(timeout, PROCESS.kill)
+    timer.start()
+    try:
+        _run_sessions(WebSession, jobs)
+    except VerificationError as error:
+        if timer.finished.is_set():
+            raise TimeLimitError(f"{cpu.name} was stopped after {timeout:.0f} s") from error
+        raise EmulationError(f"{cpu.name} fails: {error.problem}", *error.remedies) from error
+    finally:
+        timer.cancel()
+    return f"onnxruntime-web {web_version()}"
+
+
+def _run_in_qemu(cpu: Cpu, jobs: Sequence[Job], folder: Path, timeout: float) -> str:
+    folder.mkdir()
+    file = folder / "job.json"
+    runs = [vars(job) for job in jobs]
+    file.write_text(json.dumps({"runs": runs}, default=str), encoding="utf-8")
+    how = launch(cpu, folder)
+    run_command((*how.command, str(file)), cpu.name, timeout, how.environment)
     return how.runtime
-
-
-def _as_json(job: Job) -> dict[str, object]:
-    return {
-        "model": str(job.model),
-        "inputs": str(job.inputs),
-        "outputs": str(job.outputs),
-        "batches": job.batches,
-        "external": [[name, str(path)] for name, path in job.external.items()],
-        "providers": list(job.providers),
-        "config": dict(job.config),
-        "profile": "" if job.profile is None else str(job.profile),
-    }
-
-
-def external_files(model: Path) -> dict[str, Path]:
-    """Return the weight files of a model by their names in the model.
-
-    Raises:
-        FileError: not an ONNX file.
-    """
-    named = model_files(model)[1:]
-    return {str(f.relative_to(model.parent)): f.resolve() for f in named}
 
 
 def write_array(folder: Path, batch: int, index: int, array: Array) -> None:
@@ -144,7 +132,7 @@ def _file(folder: Path, batch: int, index: int) -> Path:
     return folder / f"{batch}-{index}.npy"
 
 
-# --- commands ------------------------------------------------------------------------------------
+# --- commands of qemu ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -155,92 +143,47 @@ class Launch:
         command: program and arguments before the job file.
         environment: environment of the process.
         runtime: the runtime with its version.
-        rest: arguments after the job file.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     runtime: str
-    rest: tuple[str, ...] = ()
 
 
-def launch(cpu: Cpu | None, folder: Path) -> Launch:
-    """Return the command that runs jobs on a processor.
+def launch(cpu: Cpu, folder: Path) -> Launch:
+    """Return the command that runs jobs on a processor of qemu.
 
     Args:
-        cpu: the processor; None for this machine.
+        cpu: the processor.
         folder: a private folder for a copy of the script and links to the sysroot.
 
     Raises:
-        EmulationError: an emulator is not installed.
+        EmulationError: packages are missing.
     """
-    return _python(folder) if cpu is None else _LAUNCHES[cpu.family](cpu, folder)
-
-
-def _python(folder: Path) -> Launch:
-    """Run this Python with its packages.
-
-    The script is copied, so that its folder, which Python puts first in its path, contains no other
-    module.
-    """
-    script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
-    path = os.pathsep.join(p for p in sys.path if p)
-    return Launch((sys.executable, str(script)), {**_environment(), "PYTHONPATH": path}, RUNTIME)
-
-
-def _x86(cpu: Cpu, folder: Path) -> Launch:
-    native = _python(folder)
-    command = (_program(QEMU_X86), "-cpu", cpu.model, *native.command)
-    # OpenBLAS, which numpy loads, uses AVX kernels on an emulated Nehalem and crashes
-    environment = {**native.environment, "OPENBLAS_CORETYPE": cpu.model}
-    return Launch(command, environment, native.runtime)
-
-
-def _arm(cpu: Cpu, folder: Path) -> Launch:
-    version = ONNXRUNTIME.version() or ""
-    installed = sysroot(version)
+    # the folder of the script, which Python puts first in its path, contains no other module
+    script = str(shutil.copy(_SCRIPT, folder))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment = {**inherited, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    if cpu.family is Family.X86:
+        path = os.pathsep.join(p for p in sys.path if p)
+        # OpenBLAS, which numpy loads, uses AVX kernels on an emulated Nehalem and crashes
+        environment |= {"PYTHONPATH": path, "OPENBLAS_CORETYPE": cpu.model}
+        return Launch((QEMU_X86, "-cpu", cpu.model, sys.executable, script), environment, RUNTIME)
+    installed = sysroot(ONNXRUNTIME.version() or "")
     if installed is None:
         raise EmulationError(
             f"{cpu.name}: the aarch64 packages are missing", Setup("install them again")
         )
-    script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
     root = _overlay(installed, cpu, folder / "root")
     libraries = [*root.glob("lib/aarch64-linux-gnu"), *root.glob("usr/lib/aarch64-linux-gnu")]
     guest = f"LD_LIBRARY_PATH={os.pathsep.join(map(str, libraries))}"
-    emulator = (_program(QEMU_ARM), "-cpu", cpu.model, "-L", str(root), "-E", guest)
-    command = (*emulator, str(root / "usr/bin" / f"python{installed.python}"), str(script))
-    paths = {"PYTHONHOME": str(root / "usr"), "PYTHONPATH": str(installed.folder / "site")}
-    return Launch(command, _environment() | paths, f"onnxruntime {installed.onnxruntime}")
-
-
-def _web(cpu: Cpu, folder: Path) -> Launch:
-    script = Path(shutil.copy(_SCRIPTS / "run_onnx.mjs", folder))
-    runtime = f"onnxruntime-web {web_version()}"
-    return Launch(
-        (_program("node"), str(script)), dict(os.environ), runtime, (str(web_folder().resolve()),)
-    )
-
-
-def _webgpu(cpu: Cpu, folder: Path) -> Launch:
-    """Run this Python with onnxruntime-webgpu in place of onnxruntime."""
-    native, home = _python(folder), webgpu_folder()
-    libraries = (str(home / "lib"), native.environment.get("LD_LIBRARY_PATH", ""))
-    variables = {
-        "PYTHONPATH": os.pathsep.join((str(home / "site"), native.environment["PYTHONPATH"])),
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
-        "VK_DRIVER_FILES": str(home / "lib" / DRIVER_FILE),
-        "QTOOL_VULKAN_DRIVER": str(home / "lib" / SWIFTSHADER),
+    emulator = (QEMU_ARM, "-cpu", cpu.model, "-L", str(root), "-E", guest)
+    python = str(root / "usr/bin" / f"python{installed.python}")
+    environment |= {
+        "PYTHONHOME": str(root / "usr"),
+        "PYTHONPATH": str(installed.folder / "site"),
     }
-    runtime = f"onnxruntime-webgpu {webgpu_version()}"
-    return Launch(native.command, {**native.environment, **variables}, runtime)
-
-
-_LAUNCHES: Mapping[Family, Callable[[Cpu, Path], Launch]] = {
-    Family.X86: _x86,
-    Family.ARM: _arm,
-    Family.WEB: _web,
-    Family.WEBGPU: _webgpu,
-}
+    return Launch((*emulator, python, script), environment, f"onnxruntime {installed.onnxruntime}")
 
 
 def _overlay(installed: Sysroot, cpu: Cpu, root: Path) -> Path:
@@ -257,16 +200,3 @@ def _overlay(installed: Sysroot, cpu: Cpu, root: Path) -> Path:
     if not (root / "lib").exists():  # a distribution whose /lib is a link to /usr/lib
         (root / "lib").symlink_to(base / "usr" / "lib")
     return root
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of this process without variables that change how Python starts."""
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    return {**variables, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-
-
-def _program(program: str) -> str:
-    path = shutil.which(program)
-    if path is None:
-        raise EmulationError(f"{program} is not installed; {INSTALL_PAGE} says how to install it")
-    return path

@@ -14,25 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.storage import save
 from qtool.core.types import Array
-from qtool.plugins.emulators.code_probes import (
-    CodeTensor,
-    Shapes,
-    with_code_inputs,
-    with_outputs,
-)
-from qtool.plugins.emulators.jobs import (
-    Job,
-    external_files,
-    link_array,
-    read_array,
-    write_array,
-)
+from qtool.plugins.emulators.code_probes import CodeTensor, with_code_inputs, with_outputs
+from qtool.plugins.emulators.jobs import Job, link_array, read_array, write_array
 
 
 def int8_taken_for_uint8(file: Path) -> frozenset[str]:
@@ -84,10 +73,6 @@ class Form:
         """Output -> its index."""
         return {o.name: i for i, o in enumerate(self.model.graph.output)}
 
-    def coded(self, inputs: Path, outputs: Path, batches: int) -> Job:
-        """Return a job that computes the outputs of the file and its codes."""
-        return Job(self.path, inputs, outputs, batches, external_files(self.path))
-
     def forced(self, run: Job, floats: Sequence[CodeTensor], outputs: Path) -> Job:
         """Return a job in which each kernel reads the codes of another run.
 
@@ -98,30 +83,33 @@ class Form:
         """
         path, inputs = self.folder / "forced.onnx", self.folder / "forced-inputs"
         if not path.exists():
-            shapes = {c.tensor: self._shapes(run, c) for c in self.codes}
-            model, names = with_code_inputs(self.model, shapes, floats)
+            read = {i for n in self.model.graph.node for i in n.input}
+            codes = [c for c in self.codes if c.tensor in read]
+            ports = {c.tensor: self._port(run, c) for c in codes}
             inputs.mkdir()
-            self._write_inputs(run, inputs, names)
-            save(model, path)
-        return Job(path, inputs, outputs, run.batches, external_files(path))
+            self._write_inputs(run, inputs, codes)
+            save(with_code_inputs(self.model, ports, floats), path)
+        return Job(path, inputs, outputs, run.batches)
 
-    def _write_inputs(self, run: Job, inputs: Path, names: Iterable[str]) -> None:
+    def _port(self, run: Job, code: CodeTensor) -> onnx.ValueInfoProto:
+        """Return the input for codes; sizes that differ between batches have names."""
+        arrays = [self._array(run, code, batch) for batch in range(run.batches)]
+        name, kind = f"{code.tensor}/given", helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
+        columns = enumerate(zip(*(a.shape for a in arrays), strict=True))
+        sizes = [s[0] if len(set(s)) == 1 else f"{name}_{i}" for i, s in columns]
+        return helper.make_tensor_value_info(name, kind, sizes)
+
+    def _write_inputs(self, run: Job, inputs: Path, codes: Iterable[CodeTensor]) -> None:
         first = sum(1 for _ in run.inputs.glob("0-*.npy"))
-        codes = {c.tensor: c for c in self.codes}
         for batch in range(run.batches):
             for i in range(first):
                 link_array(run.inputs, inputs, batch, i)
-            for i, name in enumerate(names, first):
-                array = read_array(run.outputs, batch, self.place[name])
-                write_array(inputs, batch, i, self._as_here(codes[name], array))
+            for i, code in enumerate(codes, first):
+                write_array(inputs, batch, i, self._array(run, code, batch))
 
-    def _shapes(self, run: Job, code: CodeTensor) -> Shapes:
-        index = self.place[code.tensor]
-        arrays = [read_array(run.outputs, batch, index) for batch in range(run.batches)]
-        return Shapes(self._as_here(code, arrays[0]).dtype, tuple(a.shape for a in arrays))
-
-    def _as_here(self, code: CodeTensor, array: Array) -> Array:
-        """Return codes of either form in the dtype of this form."""
+    def _array(self, run: Job, code: CodeTensor, batch: int) -> Array:
+        """Return the codes of a run of either form in the dtype of this form."""
+        array = read_array(run.outputs, batch, self.place[code.tensor])
         dtype = "uint8" if code.tensor in self.lifted else code.dtype
         if str(array.dtype) == dtype:
             return array

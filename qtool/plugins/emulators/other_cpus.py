@@ -1,4 +1,4 @@
-"""The Python API for other processors and providers: `verify_on`, `verify_on_webgpu`."""
+"""The Python API for other processors: `verify_on`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from qtool.evaluation.machine import this_machine
 from qtool.evaluation.model_inputs import random_inputs
 from qtool.plugins.emulators.available import check_available
 from qtool.plugins.emulators.compare_cpus import TIMEOUT, run_on_cpus
-from qtool.plugins.emulators.compare_webgpu import run_on_webgpu
-from qtool.plugins.emulators.cpus import WEBGPU, names_all, parse_cpus
+from qtool.plugins.emulators.cpus import names_all, parse_cpus
 from qtool.plugins.emulators.result import CpuComparison
-from qtool.plugins.emulators.webgpu_result import WebGpuComparison
 
 
 def verify_on(
@@ -73,47 +71,11 @@ def verify_on(
     return CpuComparison(
         path.name,
         number,
-        _this_machine(),
+        f"this machine ({this_machine().cpu}, {RUNTIME})",
         completed,
         missing.cpus,
         missing.reason,
     )
-
-
-def verify_on_webgpu(
-    file: str | Path,
-    data: Iterable[Any] | None = None,
-    *,
-    samples: int = 32,
-    batch_size: int = 8,
-    timeout: float = TIMEOUT,
-) -> WebGpuComparison:
-    """Run a file in ONNX Runtime's WebGPU provider, and compare with the CPU provider.
-
-    The adapter is SwiftShader, in software: what it cannot judge is in the result. The CPU provider
-    computes MatMulNBits in float (accuracy level 0).
-
-    Args:
-        file: an ONNX file of any tool, of any precision.
-        data: batches by input name or in the order of the inputs; by default random inputs.
-        samples: number of random samples, or of samples of the data to use.
-        batch_size: number of samples of a random batch.
-        timeout: seconds for one run of all samples.
-
-    Raises:
-        DataError: the data does not fit, or random inputs of a type cannot be generated.
-        EmulationError: the provider is not installed, with the command that installs it; or a run
-            fails, or takes longer than `timeout`.
-        FileError: not an ONNX file.
-    """
-    path = model_file(file)
-    check_available((WEBGPU,))
-    inputs = _inputs(path, data, samples, batch_size)
-    return run_on_webgpu(path, inputs, _this_machine(), timeout)
-
-
-def _this_machine() -> str:
-    return f"this machine ({this_machine().cpu}, {RUNTIME})"
 
 
 def _inputs(

@@ -1,4 +1,4 @@
-"""Other programs: each runs in its own process group, with a time limit, and ends with qtool."""
+"""A program in a process group of its own, with a time limit, that ends with qtool."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +15,6 @@ from qtool.core.errors import EmulationError
 
 _LONGEST = 400  # characters of a program's output in a message
 _NOISE = ("warning: TCG doesn't support", "core dumped")
-_FOREVER = 1e9  # seconds
 _TAIL = 64 * 1024  # bytes read from the end of a program's output
 
 
@@ -27,12 +25,10 @@ class TimeLimitError(EmulationError):
 def run_command(
     command: Sequence[str | Path],
     title: str,
-    timeout: float | None,
-    *,
+    timeout: float,
     environment: Mapping[str, str] | None = None,
-    grace: float = 2.0,
 ) -> str:
-    """Run a program to its end, and return its standard output.
+    """Run a program to its end, and return what it prints.
 
     Standard input is a pipe that stays open as long as this process lives, so that the program can
     end when this process is killed.
@@ -40,16 +36,14 @@ def run_command(
     Args:
         command: the program and its arguments.
         title: the program's name in messages.
-        timeout: seconds; None for no limit.
+        timeout: seconds.
         environment: environment variables; None for those of this process.
-        grace: seconds between SIGTERM and SIGKILL when the program is stopped.
 
     Raises:
         EmulationError: the program cannot be started, or fails.
         TimeLimitError: it takes longer than `timeout`.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        started = time.monotonic()
         try:
             process = subprocess.Popen(  # noqa: S603  # the caller's list of arguments
                 [str(word) for word in command],
@@ -61,52 +55,32 @@ def run_command(
             )
         except OSError as error:
             raise EmulationError(f"{title} does not start: {error}") from error
-        with _ended(process, grace):
-            try:
-                # With a timeout it polls; without one it would miss a Ctrl-C that comes just before
-                # the wait begins.
-                code = process.wait(_FOREVER if timeout is None else timeout)
-            except subprocess.TimeoutExpired as error:
-                spent = time.monotonic() - started
-                raise TimeLimitError(f"{title} was stopped after {spent:.0f} s") from error
-        if code:
-            raise EmulationError(f"{title} fails: {_summary(code, _tail(errors), _tail(out))}")
-        return _tail(out)
-
-
-@contextmanager
-def _ended(process: subprocess.Popen[bytes], grace: float) -> Iterator[None]:
-    """End the whole process group on exit, whatever the reason is."""
-    try:
-        yield
-    finally:
-        if process.poll() is None:
-            _signal_group(process, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(grace)
-        _signal_group(process, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise TimeLimitError(f"{title} was stopped after {timeout:.0f} s") from error
+        finally:  # the group exists as long as one of its processes does
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdin is not None
             process.stdin.close()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the process group, which exists as long as one of its processes does."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        if code:
+            raise EmulationError(f"{title} fails: {_summary(code, _tail(errors) or _tail(out))}")
+        return _tail(out)
 
 
 def _tail(file: IO[Any]) -> str:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _TAIL))
     text: str = file.read().decode("utf-8", "replace")
-    return text
+    return text.strip()
 
 
-def _summary(code: int, errors: str, printed: str) -> str:
+def _summary(code: int, printed: str) -> str:
     """Return the last line of the output with the signal or the exit code."""
     why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    lines = [line.strip() for line in (errors.strip() or printed.strip()).splitlines()]
+    lines = [line.strip() for line in printed.splitlines()]
     words = [line for line in lines if line and not any(n in line for n in _NOISE)]
     last = words[-1] if words else ""
     last = f"{last[:_LONGEST]} ..." if len(last) > _LONGEST else last

@@ -42,19 +42,19 @@ class CpuResult:
         runtime: the runtime there, with its version.
         outputs: number of output values.
         outputs_identical: number of them that are identical to the last bit.
-        codes: number of codes in all integer tensors.
+        codes: number of codes in all integer tensors, each computed from the codes of this machine.
         codes_identical: number of them that are identical.
         sqnr_db: SQNR of the outputs against this machine's, of the worst output; None if nothing
             differs.
         predictions: number of samples whose class was compared (argmax over the last axis of a
             first output [samples, classes]); None for an output of another shape.
         changed: number of samples whose class changed.
-        first: the first difference of codes; None if all are equal.
+        first: the first difference of these codes; None if all are equal.
         kernels: number of integer kernels of this machine compared, each on equal codes.
         wrong_kernels: those that gave other codes, or floats that differ by more than 1e-6 of the
             largest.
         hidden: kernels that compute with integers inside and could not be compared.
-        undisturbed: whether the outputs stay the same when the file also returns its codes.
+        undisturbed: whether the outputs stay the same when the file returns and reads codes.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("identical", "changed_share")
@@ -133,8 +133,8 @@ class CpuResult:
         if self.undisturbed:
             return ""
         return (
-            "returning the codes as outputs changes which kernels run, and with them the outputs; "
-            "the codes are those of the changed file"
+            "returning and reading codes changes which kernels run, and with them the outputs; the "
+            "codes are those of the changed file"
         )
 
 

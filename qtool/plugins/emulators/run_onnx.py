@@ -3,9 +3,8 @@
     python run_onnx.py JOB.json
 
 Needs onnxruntime and numpy alone. A job is a list of runs: {"model": file, "inputs": folder,
-"outputs": folder, "batches": number}, and here also "providers": names, "config": entries of the
-session, "profile": path without suffix. Input I of batch B is the file `B-I.npy`, in the order of
-the model's inputs; outputs are written in the same way. `run_onnx.mjs` does the same in node.
+"outputs": folder, "batches": number}. Input I of batch B is the file `B-I.npy`, in the order of the
+model's inputs; outputs are written in the same way.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ def _run_model(run: dict[str, Any]) -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = _SILENT
-    for key, value in run.get("config", {}).items():
-        options.add_session_config_entry(key, value)
-    if profile := run.get("profile"):
-        options.enable_profiling, options.profile_file_prefix = True, profile
-    providers = run.get("providers") or ["CPUExecutionProvider"]
-    session = ort.InferenceSession(run["model"], options, providers=providers)
+    session = ort.InferenceSession(run["model"], options, providers=["CPUExecutionProvider"])
     inputs, outputs = Path(run["inputs"]), Path(run["outputs"])
     for batch in range(run["batches"]):
         arrays = {
@@ -47,8 +41,6 @@ def _run_model(run: dict[str, Any]) -> None:
         }
         for i, array in enumerate(session.run(None, arrays)):
             np.save(outputs / f"{batch}-{i}.npy", np.asarray(array), allow_pickle=False)
-    if profile:
-        session.end_profiling()
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Making the self-test of a TFLite file: from the integer engine, and from LiteRT after floats."""
+"""Making the self-test of a TFLite file, from the integer engine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import run_count, spec_of_codes, spec_of_sample
-from qtool.backends.onnxruntime.self_test.sketch import exact_digests, limit_db, sketches, spread
 from qtool.core.affine import Affine
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.types import Array
@@ -47,24 +47,13 @@ def _with_results(file: TfliteFile, sample: Sequence[Array], macs: int) -> SelfT
     test = SelfTest("", tuple(specs), run_count(specs, macs))
     programs = [file.program(name) for name in _PROFILES]
     inexact = programs[0].influenced_by_float
-    kinds = "".join("a" if name in inexact else "e" for name in programs[0].outputs)
+    kinds = "".join("-" if name in inexact else "e" for name in programs[0].outputs)
     inputs, digests = list(generated_inputs(file, test)), {}
     if "e" in kinds:
         for program in programs:
             runs = [file.engine_codes(program, each) for each in inputs]
             digests[program.profile] = exact_digests(kinds, runs, kinds.count("e"))
-    test, chosen = replace(test, kinds=kinds, digests=digests), _approximate(kinds)
-    if not chosen:
-        return test
-    reference, default = (
-        sketches(chosen, [file.codes(each, default=with_delegate) for each in inputs])
-        for with_delegate in (False, True)
-    )
-    return replace(test, sketches=reference, limit_db=limit_db(reference, default))
-
-
-def _approximate(kinds: str) -> list[int]:
-    return spread([i for i, kind in enumerate(kinds) if kind == "a"])
+    return replace(test, kinds=kinds, digests=digests)
 
 
 def _params(model: Model, index: int) -> Affine | None:

@@ -49,8 +49,7 @@ def test_configuration_for_transformers_js(folder: Path, tmp_path: Path) -> None
     for mode, dtype in (("static", "q8"), ("weight-only-int4", "q4")):  # written again
         path = layout.path(out, "", mode)
         path.parent.mkdir(parents=True, exist_ok=True)
-        files = {path.name: {"mode": mode, "target": "onnxruntime"}}
-        assert write_companions(None, folder, path, layout, out, files) == []
+        assert write_companions(None, folder, path, layout, out, mode) == []
         config = json.loads((out / "config.json").read_text())
         assert config == {"model_type": "bert", "transformers.js_config": {"dtype": dtype}}
     assert (out / "1_Pooling" / "config.json").read_text() == "{}"
@@ -73,10 +72,8 @@ def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, opt
     (folder / "modules.json").write_text(json.dumps(modules))
     assert js_pooling(folder) == options
     model = library.BertModel(library.BertConfig(num_hidden_layers=0, vocab_size=9))
-    for on_gpu in (False, True):
-        lines = loading_lines(JS, model, "m.onnx", ["device"], on_gpu, options)
-        assert any("webgpu" in line for line in lines) == on_gpu
-        assert bool(options) == (f"const vectors = await model(texts, {options});" in lines)
+    lines = loading_lines(JS, model, "m.onnx", options)
+    assert bool(options) == (f"const vectors = await model(texts, {options});" in lines)
 
 
 def test_a_card_of_somebody_else_stays(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from qtool.planning.targets import DEFAULT, TARGETS
 from tests.needs import HAS_VNNI
 from tests.planning.targets.converted import captured, converted, network, samples, step, written
 
-STATIC = [name for name, target in TARGETS.items() if not target.weights_alone]
-OTHERS = [name for name in STATIC if name != DEFAULT]
+OTHERS = [name for name in TARGETS if name != DEFAULT]
 PAIRS = [(network, name) for network in ("residual_concat", "activations") for name in OTHERS]
 PAIRS += [("depthwise", "openvino"), ("depthwise", "tensorrt"), ("swishes", "openvino")]
 FACTS = {  # activation, symmetric, integer bias, own operators, judged on this machine
@@ -37,13 +36,12 @@ FACTS = {  # activation, symmetric, integer bias, own operators, judged on this 
 
 
 def test_the_targets_are_those_that_are_documented() -> None:
-    assert set(STATIC) == set(FACTS)
-    assert set(TARGETS) - set(STATIC) == {"onnxruntime-webgpu"}
+    assert set(TARGETS) == set(FACTS)
     page = (Path(__file__).parents[3] / "docs" / "targets.md").read_text()
     assert all(f"`{name}`" in page for name in TARGETS)
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_plan_has_the_types_of_its_target(name: str) -> None:
     activation, symmetric, integer_bias, _, _ = FACTS[name]
     plan = captured("residual_concat").plan(name)
@@ -80,7 +78,7 @@ def test_a_converted_file_is_well_formed_and_runs(name: str, made_for: str, tmp_
     assert np.abs(real - fake).max() < 24 * code
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", TARGETS)
 def test_only_onnx_runtime_gets_operators_of_its_own(name: str) -> None:
     assert TARGETS[name].file.contrib is FACTS[name][3]
 
@@ -91,7 +89,7 @@ def test_silu_and_gelu_are_written_for_the_target(name: str) -> None:
     assert ("com.microsoft" in domains) is TARGETS[name].file.contrib
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", TARGETS)
 def test_verification_says_what_was_not_looked_at(name: str, tmp_path: Path) -> None:
     path, here = tmp_path / "model.onnx", FACTS[name][4] and (HAS_VNNI or "vnni" not in name)
     onnx.save(written("residual_concat", name), path)

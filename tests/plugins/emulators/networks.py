@@ -1,5 +1,6 @@
 """Small files that saturate in 16 bits, and such that cannot; and fake processors."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -116,13 +117,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str = "pass") -
     script = folder / "pretend.py"
     indented = "\n".join(f"        {line}" for line in body.splitlines())
     script.write_text(_PRETEND.format(scripts=scripts, body=indented))
-    real = jobs.launch
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def fake(cpu: Cpu | None, place: Path) -> Launch:
-        native = real(None, place)
-        if cpu is None:
-            return native
-        return Launch((sys.executable, str(script)), native.environment, "fake 1.0")
+    def fake(cpu: Cpu, place: Path) -> Launch:
+        return Launch((sys.executable, str(script)), environment, "fake 1.0")
 
     monkeypatch.setattr(jobs, "launch", fake)
+    monkeypatch.setattr(jobs, "_run_in_node", jobs._run_in_qemu)
     return FAKE

@@ -1,7 +1,6 @@
 """Emulators that are installed, too old, or missing."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
 from qtool.plugins.emulators import available
 from qtool.plugins.emulators.available import Missing, check_available, emulators
-from qtool.plugins.emulators.cpus import CPUS, WEBGPU
+from qtool.plugins.emulators.cpus import CPUS
 
 ALL = CPUS.values()
 HOW = "; docs/emulators.md says how to install what is missing"
@@ -35,9 +34,6 @@ def installed(cache: Path) -> None:
     web = cache / "emulators/web/node_modules/onnxruntime-web"
     web.mkdir(parents=True)
     (web / "package.json").write_text('{"version": "1.30.0"}')
-    webgpu = cache / f"emulators/webgpu-{sys.implementation.cache_tag}"
-    webgpu.mkdir()
-    (webgpu / "webgpu.json").write_text('{"version": "1.27.0"}')
 
 
 def test_all_is_here(here: dict[str, str], tmp_path: Path) -> None:
@@ -62,19 +58,6 @@ def test_one_message_names_all_that_is_missing(here: dict[str, str]) -> None:
     assert HOW.removeprefix("; ") in str(emulators())
 
 
-def test_the_webgpu_provider(
-    here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(EmulationError, match=rf"are not installed\){HOW}$"):
-        check_available([WEBGPU])
-    monkeypatch.setattr(available, "machine_type", lambda: "aarch64")
-    with pytest.raises(EmulationError, match=r"this machine is linux aarch64\)$"):
-        check_available([WEBGPU])
-    monkeypatch.setattr(available, "machine_type", lambda: "x86_64")
-    installed(tmp_path)
-    assert check_available([WEBGPU]) == Missing()
-
-
 def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:
     installed(tmp_path)
     assert check_available(ALL, some=True) == Missing()
@@ -93,7 +76,7 @@ def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:
 def test_an_old_emulator(here: dict[str, str], tmp_path: Path) -> None:
     installed(tmp_path)
     here["qemu-x86_64"] = "5.2.0"
-    with pytest.raises(EmulationError, match=r"is version 5\.2\.0; 7\.2 or newer is needed\)$"):
+    with pytest.raises(EmulationError, match=r"is version 5\.2\.0; 7\.2 or newer is needed\)"):
         check_available(ALL)
     check_available([CPUS["neoverse-n1"]])
 
@@ -103,7 +86,7 @@ def test_x86_is_not_emulated_elsewhere(
 ) -> None:
     installed(tmp_path)
     monkeypatch.setattr(available, "machine_type", lambda: "aarch64")
-    with pytest.raises(EmulationError, match=r"which are for aarch64, not x86_64\)$"):
+    with pytest.raises(EmulationError, match=r"which are for aarch64, not x86_64\)"):
         check_available(ALL)
     check_available([CPUS["cortex-a53"], CPUS["wasm"]])
 

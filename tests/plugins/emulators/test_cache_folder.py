@@ -1,6 +1,5 @@
 """The cache folder."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from qtool.plugins.emulators.available import (
     sysroot,
     web_folder,
     web_version,
-    webgpu_folder,
-    webgpu_version,
 )
 
 
@@ -44,14 +41,3 @@ def test_what_is_damaged_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     package.parent.mkdir(parents=True)
     package.write_text('{"version": "1.2.3"}')
     assert web_version() == "1.2.3"
-
-
-def test_the_webgpu_provider_of_another_python_is_not_installed_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
-    webgpu_folder().mkdir(parents=True)
-    (webgpu_folder() / "webgpu.json").write_text('{"version": "1.27.0"}')
-    assert webgpu_version() == "1.27.0"
-    monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-39")
-    assert webgpu_version() == ""

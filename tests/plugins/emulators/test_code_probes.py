@@ -135,7 +135,7 @@ def test_int8_that_the_runtime_takes_for_uint8_is_asked_for_as_such(tmp_path: Pa
 
 def test_kernels_on_given_codes_give_the_same_codes(tmp_path: Path) -> None:
     """... and other codes where they are given others: they do read them."""
-    from qtool.plugins.emulators.jobs import read_array, run_jobs, write_array
+    from qtool.plugins.emulators.jobs import Job, read_array, run_jobs, write_array
 
     file = by_onnxruntime(tmp_path / "a.onnx")
     model, codes = load(file), code_tensors(load(file))
@@ -143,7 +143,7 @@ def test_kernels_on_given_codes_give_the_same_codes(tmp_path: Path) -> None:
     for name in ("in", "seen", "forced", "other"):
         (tmp_path / name).mkdir()
     write_array(tmp_path / "in", 0, 0, batches()[0].numpy())
-    seen = form.coded(tmp_path / "in", tmp_path / "seen", 1)
+    seen = Job(form.path, tmp_path / "in", tmp_path / "seen", 1)
     run_jobs(None, [seen], tmp_path / "job", 60)
     job = form.forced(seen, (), tmp_path / "forced")
     run_jobs(None, [job], tmp_path / "job2", 60)

@@ -47,7 +47,7 @@ def gone(numbers: list[int]) -> bool:
 
 
 def test_what_it_prints_is_returned() -> None:
-    assert run_command(python("print('a'); print('b')"), "it", None) == "a\nb\n"
+    assert run_command(python("print('a'); print('b')"), "it", 60.0) == "a\nb"
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_what_it_prints_is_returned() -> None:
 )
 def test_a_failure_is_one_sentence(code: str, says: str) -> None:
     with pytest.raises(EmulationError) as caught:
-        run_command(python(code), "it", None)
+        run_command(python(code), "it", 60.0)
     assert says in str(caught.value)
 
 
 def test_a_long_line_is_cut() -> None:
     with pytest.raises(EmulationError) as caught:
-        run_command(python("raise SystemExit('x' * 5000)"), "it", None)
+        run_command(python("raise SystemExit('x' * 5000)"), "it", 60.0)
     assert len(str(caught.value)) < 500
 
 
 def test_a_program_that_is_not_there() -> None:
     with pytest.raises(EmulationError, match="it does not start"):
-        run_command(["/no/such/program"], "it", None)
+        run_command(["/no/such/program"], "it", 60.0)
 
 
 def test_a_time_limit_ends_the_whole_group(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        run_command(python(FAMILY, printed), "it", None)
+        run_command(python(FAMILY, printed), "it", 60.0)
     assert gone([int(n) for n in printed.read_text().split()])
 
 
@@ -119,7 +119,7 @@ open({str(printed)!r}, "w").write(str(os.getpid()))
 time.sleep(600)
 """
     with pytest.raises(TimeLimitError):
-        run_command(python(deaf), "it", 2.0, grace=0.1)
+        run_command(python(deaf), "it", 2.0)
     assert gone([int(printed.read_text())])
 
 

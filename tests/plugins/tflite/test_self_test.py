@@ -58,13 +58,11 @@ def test_a_fresh_file_passes(options: dict[str, str], tmp_path: Path) -> None:
     assert check.summary("m").text == "verified"
 
 
-def test_outputs_behind_float_operators_are_sketched(tmp_path: Path) -> None:
+def test_outputs_behind_float_operators_are_not_compared(tmp_path: Path) -> None:
     """ERF has no integer kernel: LiteRT computes it."""
     path = written(small(nn.LayerNorm(4)), tmp_path / "model.tflite")
     check = check_self_test(TfliteFile(path))
-    assert (check.tensors, check.approximate) == (0, 1)
-    assert check.passed
-    assert check.worst_db >= check.limit_db > 0
+    assert (check.passed, check.tensors) == (True, 0)
 
 
 def test_the_test_is_small_and_the_bytes_are_the_same_again(file: Path, tmp_path: Path) -> None:

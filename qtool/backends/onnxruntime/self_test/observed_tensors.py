@@ -48,28 +48,19 @@ def _codes_behind(value: Value) -> str | None:
 class TensorReader:
     """A session of a file that returns all observed tensors.
 
-    It uses one thread: sums in float depend on the number of threads.
-
     Args:
         path: the file.
         tensors: names of the tensors to return.
         outputs: names of the file's outputs.
-        optimise: whether the runtime optimises the graph.
 
     Raises:
         VerificationError: the runtime does not load the file.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        tensors: Sequence[str],
-        outputs: Sequence[str],
-        optimise: bool = True,
-    ) -> None:
+    def __init__(self, path: str | Path, tensors: Sequence[str], outputs: Sequence[str]) -> None:
         extra = [name for name in tensors if name not in outputs]
         self.tensors = tensors
-        self._session = session(path, optimise, threads=1, once=True, outputs=extra)
+        self._session = session(path, threads=1, once=True, outputs=extra)
         self._names = [o.name for o in self._session.get_outputs()]
 
     def values(self, inputs: Sequence[Array]) -> Iterator[Array]:

@@ -13,9 +13,9 @@ from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
 from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
-from qtool.backends.onnxruntime.self_test.sketch import distance_db, exact_digests, sketches
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of
@@ -46,6 +46,8 @@ def check_self_test(path: str | Path) -> SelfCheck:
 
 
 def _with_results(check: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
+    if "e" not in test.kinds:
+        return check
     file = OnnxModel.of(path)
     names = observed_tensors(file)
     if len(names) != len(test.kinds):
@@ -71,16 +73,6 @@ def compare_results(
         runs: the tensors of each run.
         own: the numerics profile of the runtime.
     """
-    return _with_sketches(_with_codes(check, test, names, runs, own), test, names, runs)
-
-
-def _with_codes(
-    check: SelfCheck,
-    test: SelfTest,
-    names: Sequence[str],
-    runs: Sequence[Sequence[Array]],
-    own: str,
-) -> SelfCheck:
     groups = max(map(len, test.digests.values()), default=0)
     if not groups:
         return check
@@ -100,21 +92,4 @@ def _with_codes(
         first=tuple(wrong[0]) if wrong else (),
         other=matching if wrong else "",
         unlike=tuple(n for n, each in test.digests.items() if each != test.digests[compared]),
-    )
-
-
-def _with_sketches(
-    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
-) -> SelfCheck:
-    if not test.sketches:
-        return check
-    actual = sketches([s.tensor for s in test.sketches], runs)
-    ratios = [distance_db(*pair) for pair in zip(test.sketches, actual, strict=True)]
-    least = int(np.argmin(ratios))
-    return replace(
-        check,
-        approximate=len(ratios),
-        worst=tensor_of(names[test.sketches[least].tensor]),
-        worst_db=ratios[least],
-        limit_db=test.limit_db,
     )

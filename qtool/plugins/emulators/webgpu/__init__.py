@@ -1,1 +1,0 @@
-"""ONNX Runtime's WebGPU provider on the GPU of this machine; software adapters are not timed."""
