@@ -54,7 +54,7 @@ VERIFIED_SAMPLES = 64
 
 @collective
 @torch.inference_mode(False)
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -101,7 +101,7 @@ def calibrate(
 
 
 @accepts_paths(mixed="calibration")
-@keywords_of(QuantizeOptions, "observer", "measure")
+@keywords_of(QuantizeOptions, "observer")
 def convert(
     model: Model | Captured,
     calibration: Calibration | str | Path | None = None,
@@ -184,7 +184,7 @@ def convert(
 
 @collective
 @torch.inference_mode(False)
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,

@@ -114,7 +114,6 @@ class QuantizedFile(Summarized):
         blocks: records of a block-wise conversion, in order.
         devices: the file of a folder for each device of transformers.js; () for others.
         browser: what the file does on the providers of browsers, as rows; () for other targets.
-        measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """
 
     path: Path
@@ -133,7 +132,6 @@ class QuantizedFile(Summarized):
     missed: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
-    measured: str = ""
     devices: tuple[str, ...] = ()
     browser: tuple[tuple[str, str], ...] = ()
     unmeasured: str = ""
@@ -146,7 +144,7 @@ class QuantizedFile(Summarized):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on the speed and the goals, for the user."""
-        slower = None if self.speed is None else self.speed.warning(advised=not self.measured)
+        slower = None if self.speed is None else self.speed.warning()
         goals = (
             f"{sentence}; the file was written" for sentence in self.missed.values() if sentence
         )
@@ -181,8 +179,7 @@ class QuantizedFile(Summarized):
         after += self.browser
         if self.devices:
             after.append(("in JavaScript", "; ".join(self.devices)))
-        measured = [self.measured] if self.measured else []
-        notes = (*measured, *self.notes, *result.notes)
+        notes = (*self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
 
     def _headline(self) -> str:

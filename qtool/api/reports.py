@@ -82,7 +82,7 @@ def compare(
 
 
 @accepts_paths("folder", mixed="source model calibration", models="source")
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],

@@ -79,7 +79,7 @@ class StoredModel:
 
 
 @accepts_paths("folder", "path")
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def quantize_by_blocks(
     folder: str | Path,
     data: Iterable[Any],

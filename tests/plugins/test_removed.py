@@ -56,7 +56,7 @@ for name in ("node", "webgpu"):
 lacks(qtool.convert, net, calibration, scales="a.onnx")
 """,
     "search": """
-for name in ("tune", "explain", "fastest_recipe", "TunedModel"):
+for name in ("tune", "explain", "TunedModel"):
     lacks(getattr, qtool, name)
 """,
     "tflite": """

@@ -9,7 +9,6 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.search"
 
 PLUGIN = Plugin(
-    functions={"fastest_recipe": f"{_HERE}.recipe_for_speed:fastest_recipe"},
     documents={
         "Explanation": f"{_HERE}.explanation:Explanation",
         "TuneResult": f"{_HERE}.tune_result:TuneResult",

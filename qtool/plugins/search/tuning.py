@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 @accepts_paths("archive")
-@keywords_of(QuantizeOptions, "mode", "measure")
+@keywords_of(QuantizeOptions, "mode")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
