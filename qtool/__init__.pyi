@@ -96,7 +96,8 @@ from qtool.plugins.emulators.webgpu_result import WebGpuComparison as WebGpuComp
 from qtool.plugins.search.explanation import Explanation as Explanation
 from qtool.plugins.search.goals import TuneGoals as TuneGoals
 from qtool.plugins.search.tuned_model import TunedModel as TunedModel
-from qtool.plugins.search.tuning import explain as explain, tune as tune
+from qtool.plugins.search.explain import explain as explain
+from qtool.plugins.search.tuning import tune as tune
 from qtool.verification import (
     Coverage as Coverage,
     Exactness as Exactness,
