@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,11 @@ class Trial:
     def speedup(self) -> float:
         """Median of the speed-ups over float."""
         return self.speed.median
+
+    @property
+    def counts(self) -> str:
+        """How many layers have each precision, as text."""
+        return ", ".join(f"{count} {name}" for name, count in Counter(self.choices).items())
 
 
 class Archive:

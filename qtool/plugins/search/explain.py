@@ -24,6 +24,7 @@ from qtool.algorithms.error_sources import error_sources, exact_selector
 from qtool.backends.formats import open_file, open_model
 from qtool.backends.session import Session
 from qtool.conversion.quantized import Quantized
+from qtool.conversion.trained_weights import unrounded_executor
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
@@ -123,13 +124,9 @@ class _Explainer:
         if self.language_model is None:
             _check_scores(self._expected(captured.graph.bind(sample)))
         model = restore(file, captured, sample)
-        plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
         self.sessions: dict[Nodes, Session | None] = {}
-        run = Executor(replace(plain.graph, module=plain.module))
-        coded = Executor(replace(model.graph, module=model.module))
-        run.quantized_constants = coded.quantized_constants
-        self.run = run
+        self.run = unrounded_executor(model)
         plan, names = model.plan, {G.name_of(n) for n in G.calls(model.graph.graph)}
         weights = {p.edges[0].user: p.name for p in plan if p.kind is Kind.WEIGHT and p.edges}
         biases = {
@@ -139,7 +136,7 @@ class _Explainer:
         }  # a bias goes with its weight
         self.sources = [
             replace(s, points=s.points | {biases[p] for p in s.points if p in biases})
-            for s in error_sources(plan, run.points, names, FORMS)
+            for s in error_sources(plan, self.run.points, names, FORMS)
         ]
 
     def explain(

@@ -59,7 +59,8 @@ class Ranking:
         """[sources + 1] error that is left with the first sources gone, as a share."""
         shares = np.array([s.share for s in self.sources])
         left: Array = np.append(np.cumsum(shares[::-1])[::-1], 0.0)
-        return left / max(left[0], 1e-30)
+        left /= max(left[0], 1e-30)
+        return left
 
     def recipe_at(self, count: int, high: str) -> Recipe:
         """Return the recipe with the layers of the first sources in another precision."""
@@ -131,11 +132,19 @@ def ranked(ranking: Ranking, model: Quantized, batches: Sequence[Batch]) -> Rank
     chunks = track("errors of single tensors", batches, len(batches))
     sources = [replace(s, points=s.points & run.points) for s in ranking.sources]
     errors = errors_alone(run, compared_nodes(run.graph), chunks, sources)
-    measured = zip(sources, errors, ranking.costs, strict=True)
-    rows = [(replace(source, share=error), cost) for source, error, cost in measured]
-    least = max(1.0, CLOSE * sum(ranking.costs) / len(rows))
-    rows.sort(key=lambda row: row[0].share / max(least, row[1]), reverse=True)
-    return replace(ranking, sources=tuple(s for s, _ in rows), costs=tuple(c for _, c in rows))
+    measured = [replace(s, share=e) for s, e in zip(sources, errors, strict=True)]
+    costs = {s.nodes: c for s, c in zip(sources, ranking.costs, strict=True)}
+    least = max(1.0, CLOSE * sum(ranking.costs) / len(sources))
+    measured.sort(key=lambda s: s.share / max(least, costs[s.nodes]), reverse=True)
+    moves: list[ErrorSource] = []
+    covered: frozenset[str] = frozenset()
+    for source in measured:
+        if source.nodes <= covered:  # its layers have moved already
+            moves[-1] = replace(moves[-1], share=moves[-1].share + source.share)
+        else:
+            moves.append(source)
+            covered |= source.nodes
+    return replace(ranking, sources=tuple(moves), costs=tuple(costs[s.nodes] for s in moves))
 
 
 def predicted_cost(model: Quantized, plan: QuantPlan, by_size: bool) -> tuple[float, float]:

@@ -2,13 +2,13 @@
 
 1. Each level of recovery is evaluated as `quantize` writes it, and with all layers in integers
    where the table of costs left some in float. The most accurate level goes on.
-2. A ladder has the precisions of all layers, from the cheapest to float. Where the level misses
-   the goal of accuracy, the next ones are tried up to the first that meets it; where it meets the
-   goal, the cheaper ones down to the first that misses it.
-3. Between a precision that misses the goal and one that meets it, layers are ranked by the error
-   that the tensors around them make alone, for their cost (`ranking`). Bisection answers how many
-   of the first ones need the better precision. The next number is that where the error is
-   predicted to be as large as the goal allows, or half of the way in dB.
+2. A ladder has the precisions of layers, from the cheapest to float. Where the level meets the
+   goal of accuracy, cheaper ones are tried for all layers, down to the first that misses it.
+3. Where a precision misses the goal, layers are ranked by the error that the tensors around them
+   make alone, for their cost (`ranking`). Bisection answers how many of the first ones need the
+   next precision of the ladder. The next number is that where the error is predicted to be as
+   large as the goal allows, or half of the way in dB. Where the next precision does not do what is
+   predicted, since weights are the cause, the one after it is tried, float at last.
 4. Files that might be the fastest are timed in the same sessions.
 
 Float is the last precision of the ladder, and no candidate. Ctrl-C, the number of evaluations and
@@ -29,6 +29,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
 from qtool.core.search_options import SearchOptions
+from qtool.core.types import Array
 from qtool.planning.plan import Decision, QuantPlan
 from qtool.planning.recipe import INTEGER_LAYERS, MODES, Recipe
 from qtool.planning.speed import slow_layers
@@ -42,6 +43,8 @@ from qtool.plugins.search.tune_result import LayerChoice, SearchPlace, SearchRun
 
 _REFUSED = (PlanError, CalibrationError, PassError, ExportError)  # a recipe that gives no file
 _MUCH = 0.1  # of the error, that a goal of no known error may leave at first
+_OFF = 2  # times the predicted error, from which a precision is given up
+_LEAST = 1e-30  # error
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,22 +144,21 @@ class Search:
         ladder = self._ladder(ranking, model, own)
         start = ladder.index(own)
         if not self.goals.meets_accuracy(base):
-            for choice in ladder[start + 1 : -1]:
-                trial = self._try(ranking.recipe_at(count, choice))
-                if trial is not None and self.goals.meets_accuracy(trial):
-                    return self._bisect(ranking, model, choice, (base, trial))
-            return self._bisect(ranking, model, FLOAT, (base, None))
+            for choice in ladder[start + 1 :]:
+                if self._bisect(ranking, model, choice, (base, None)):
+                    return
+            return
         best, high = base, own
         for choice in reversed(ladder[:start]):
             trial = self._try(ranking.recipe_at(count, choice))
             if trial is None:
-                return None
+                return
             if not self.goals.meets_accuracy(trial):
                 lower = replace(ranking, low=choice)
                 coarse = self.files.convert(lower.recipe_at(0, high))
-                return self._bisect(lower, coarse, high, (trial, best))
+                self._bisect(lower, coarse, high, (trial, best))
+                return
             best, high = trial, choice
-        return None
 
     @property
     def _by_size(self) -> bool:
@@ -165,12 +167,15 @@ class Search:
     def _ladder(self, ranking: Ranking, model: Quantized, own: str) -> list[str]:
         """Return the precisions that all layers can have, the cheapest first and float last."""
         costs: dict[str, tuple[float, float]] = {}
-        digests = {""}
+        known: set[tuple[str, ...]] = set()
         for choice in (own, *(c for c in CHOICES if c in self.options.choices)):
             recipe = ranking.recipe_at(len(ranking.sources), choice)
             plan = model.plan if choice == own else self._plan(recipe)
-            if plan is not None and plan.digest not in digests:
-                digests.add(plan.digest)
+            if plan is None:
+                continue
+            layers = choices_of(plan, self.subject.layers)
+            if layers not in known and set(layers) != {FLOAT}:
+                known.add(layers)
                 costs[choice] = predicted_cost(model, plan, self._by_size)
         return [*sorted(costs, key=lambda choice: costs[choice]), FLOAT]
 
@@ -182,31 +187,42 @@ class Search:
 
     def _bisect(
         self, ranking: Ranking, model: Quantized, high: str, ends: tuple[Trial, Trial | None]
-    ) -> None:
-        """Look for the fewest layers that need the better precision.
+    ) -> bool:
+        """Look for the fewest layers that need a better precision; return whether one is enough.
+
+        A precision that leaves far more error than was predicted is given up, unless it is float.
 
         Args:
             ranking: the layers, and their precision in the model.
             model: misses the goal.
             high: the better precision.
-            ends: the files with none and with all of the layers in it; None: float.
+            ends: the files with none and with all of the layers in it; None: not evaluated.
         """
         if not self._goes_on():
-            return
-        self.ranking = ranking = ranked(ranking, model, self.subject.samples)
+            return False
+        if self.ranking is ranking or self.ranking is None or self.ranking.low != ranking.low:
+            self.ranking = ranked(ranking, model, self.subject.samples)
+        ranking = self.ranking
         low, top = 0, len(ranking.sources)
         noise = [ends[0].score.noise, 0.0 if ends[1] is None else ends[1].score.noise]
+        is_met = ends[1] is not None
         while not ranking.is_close(low, top) and self._goes_on():
-            count = self._next_count(ranking.left, (low, top), noise)
+            count, predicted = self._next_count(ranking.left, (low, top), noise)
             trial = self._try(ranking.recipe_at(count, high))
             if trial is not None and self.goals.meets_accuracy(trial):
-                top, noise[1] = count, trial.score.noise
-            else:
-                low = count
-                noise[0] = noise[0] if trial is None else trial.score.noise
+                top, noise[1], is_met = count, trial.score.noise, True
+                continue
+            low = count
+            if trial is not None:
+                noise[0] = trial.score.noise
+            if not is_met and high != FLOAT and noise[0] > _OFF * predicted:
+                break
+        return is_met
 
-    def _next_count(self, left: np.ndarray, ends: tuple[int, int], noise: Sequence[float]) -> int:
-        """Return the number of layers to try between two ends.
+    def _next_count(
+        self, left: Array, ends: tuple[int, int], noise: Sequence[float]
+    ) -> tuple[int, float]:
+        """Return the number of layers to try between two ends, and the predicted error.
 
         Args:
             left: error that is left with so many of them in the better precision, as a share.
@@ -214,16 +230,16 @@ class Search:
             noise: the measured errors of both.
         """
         low, top = ends
-        most = max(noise[0], 1e-30)
+        most = max(noise[0], _LEAST)
         allowed = self.goals.max_noise
         if allowed is None or self.goals.max_drop is not None:
             half = float(np.sqrt(most * max(noise[1], _MUCH * _MUCH * most)))
             allowed = half if allowed is None else min(half, allowed)
-        span = max(left[low] - left[top], 1e-30)
-        between = (left[low + 1 : top] - left[top]) / span
+        between = (left[low + 1 : top] - left[top]) / max(left[low] - left[top], _LEAST)
         predicted = noise[1] + (most - noise[1]) * between
         enough = np.flatnonzero(predicted <= allowed)
-        return low + 1 + int(enough[0] if len(enough) else len(between) - 1)
+        at = int(enough[0]) if len(enough) else len(between) - 1
+        return low + 1 + at, float(predicted[at])
 
     # --- evaluating ---------------------------------------------------------------------------
 

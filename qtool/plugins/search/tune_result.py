@@ -160,8 +160,7 @@ class TuneResult(Result):
     def _effort(self) -> str:
         files, again = quantity(len(self.evaluated), "file"), len(self.evaluated) - self.run.fresh
         stored = f" ({again} of them before)" if again else ""
-        layers = count_choices(self.best.choices)
-        return f"{files} evaluated{stored} in {self.run.seconds:.0f} s; layers: {layers}"
+        return f"{files} evaluated{stored} in {self.run.seconds:.0f} s; layers: {self.best.counts}"
 
     def details(self) -> str:
         """Return the precision of each layer, and all evaluated files."""
@@ -180,7 +179,7 @@ class TuneResult(Result):
             (
                 f"{'*' if e.key == self.best.key else ''}{number}",
                 e.accuracy,
-                count_choices(e.choices),
+                e.counts,
                 times(e.speedup),
                 size(e.size),
                 db(e.score.sqnr_db),
@@ -190,9 +189,3 @@ class TuneResult(Result):
         ]
         head = ("file", "accuracy", "precisions", "speed-up", "size", "SQNR", "metric")
         return table(head, rows, align="lllrrrl")
-
-
-def count_choices(choices: tuple[str, ...]) -> str:
-    """Return how many layers have each precision, as text."""
-    names = dict.fromkeys(choices)
-    return ", ".join(f"{choices.count(n)} {n}" for n in names)
