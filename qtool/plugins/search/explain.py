@@ -221,19 +221,14 @@ class _Explainer:
         """
         sample = _Sample(self, batch, int(expected.argmax()), place)
         chosen, is_restored = self._restoring(sample)
-        named = sorted(chosen)
-        start = sample.margin(frozenset())
-        gains = (sample.margin(frozenset({name})) - start for name in named)
+        margin = float(expected[sample.right] - np.delete(expected, sample.right).max())
         return Flip(
             index=index,
             expected=sample.right,
             predicted=sample.wrong,
-            margin=float(expected[sample.right] - np.delete(expected, sample.right).max()),
-            quantized_margin=start,
-            layers=tuple(named),
-            gains=tuple(gain / -start if start else 0.0 for gain in gains),
+            margins=(margin, sample.margin(frozenset())),
+            layers=tuple(sorted(chosen)),
             fixed=is_restored,
-            runs=sample.runs,
             token=place if self.language_model is not None else None,
         )
 
@@ -306,7 +301,7 @@ class _Sample:
 
     def __init__(self, explainer: _Explainer, batch: Batch, right: int, place: int) -> None:
         self.explainer, self.batch = explainer, batch
-        self.right, self.place, self.runs = right, place, 0
+        self.right, self.place = right, place
         run = explainer.run
         self.values: Values = run.run(explainer.bind(batch), run.points)
         self.wrong = int(_scores_at(self.values[run.outputs[0]], place).argmax())
@@ -321,7 +316,6 @@ class _Sample:
             scores = _scores_at(new[output] if output in new else self.values[output], self.place)
             others = torch.cat([scores[: self.right], scores[self.right + 1 :]])
             self._margins[chosen] = float(scores[self.right] - others.max())
-            self.runs += 1
         return self._margins[chosen]
 
 

@@ -212,9 +212,10 @@ class Search:
             if trial is not None and self.goals.meets_accuracy(trial):
                 top, noise[1], is_met = count, trial.score.noise, True
                 continue
-            low = count
-            if trial is not None:
-                noise[0] = trial.score.noise
+            if trial is None:  # no layer is left in codes
+                top = count
+                continue
+            low, noise[0] = count, trial.score.noise
             if not is_met and high != FLOAT and noise[0] > _OFF * predicted:
                 break
         return is_met
