@@ -212,8 +212,8 @@ class Search:
             if trial is not None and self.goals.meets_accuracy(trial):
                 top, noise[1], is_met = count, trial.score.noise, True
                 continue
-            if trial is None:  # no layer is left in codes
-                top = count
+            if trial is None:  # at the end since no layer is left in codes, else a range is missing
+                low, top = (low, count) if count == top - 1 else (count, top)
                 continue
             low, noise[0] = count, trial.score.noise
             if not is_met and high != FLOAT and noise[0] > _OFF * predicted:
