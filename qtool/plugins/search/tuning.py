@@ -152,6 +152,7 @@ def tune(
             "confidence": f"{goals.confidence:g}",
             "target": f"{target} {kind}",
             "observer": how.observer,
+            "choice of layers": f"{options.choices} {options.groups}",
             "machine": f"{this_machine().cpu} {_runtime(target, suffixes_of(kind)[0])}",
         },
     )
