@@ -137,14 +137,18 @@ def ranked(ranking: Ranking, model: Quantized, batches: Sequence[Batch]) -> Rank
     least = max(1.0, CLOSE * sum(ranking.costs) / len(sources))
     measured.sort(key=lambda s: s.share / max(least, costs[s.nodes]), reverse=True)
     moves: list[ErrorSource] = []
+    spent: list[float] = []
     covered: frozenset[str] = frozenset()
     for source in measured:
-        if source.nodes <= covered:  # its layers have moved already
-            moves[-1] = replace(moves[-1], share=moves[-1].share + source.share)
+        if moves and source.nodes & ranking.layers <= covered:  # its layers have moved already
+            last = moves[-1]
+            nodes, share = last.nodes | source.nodes, last.share + source.share
+            moves[-1] = replace(last, nodes=nodes, share=share)
         else:
             moves.append(source)
+            spent.append(costs[source.nodes])
             covered |= source.nodes
-    return replace(ranking, sources=tuple(moves), costs=tuple(costs[s.nodes] for s in moves))
+    return replace(ranking, sources=tuple(moves), costs=tuple(spent))
 
 
 def predicted_cost(model: Quantized, plan: QuantPlan, by_size: bool) -> tuple[float, float]:
