@@ -26,7 +26,7 @@ from qtool.core.versions import version_of
 
 __all__ = ["JSON", "SCHEMAS", "envelope", "main"]
 
-SCHEMAS = {"convert": 2, "evaluate": 2, "quantize": 2, "tune": 2, "verify": 2}
+SCHEMAS = {"convert": 2, "evaluate": 2, "explain": 2, "quantize": 2, "tune": 3, "verify": 2}
 """Command -> number of the form of its document; 1 of others."""
 """Of the JSON documents, but for reports, which have a number of their own."""
 

@@ -28,7 +28,7 @@ GROUPS = {
     "other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
-    "Precision": "target mode accuracy recover ignore output_kind observer recipe measure choices "
+    "Precision": "target mode accuracy recover ignore output_kind observer recipe choices "
     "group memory",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",

@@ -88,7 +88,6 @@ def command(
             how = replace(how, accuracy=how.accuracy or "fast")
     has_data = data != NO_DATA
     place = FileTarget.check(output_, model, file, loading.weights, data)
-    how.check_measure(loading.weights, data, eval_data)
     sources.check_data(reading, labels)
     without_steps = how.accuracy == "fast" and how.recover is None
     without_steps &= has_codes or how.recipe is None

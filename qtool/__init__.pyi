@@ -92,11 +92,10 @@ from qtool.plugins.emulators.other_cpus import (
 )
 from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuResult as CpuResult
 from qtool.plugins.search.explanation import Explanation as Explanation
-from qtool.plugins.search.recipe_for_speed import FastestRecipe as FastestRecipe
 from qtool.plugins.search.goals import TuneGoals as TuneGoals
-from qtool.plugins.search.recipe_for_speed import fastest_recipe as fastest_recipe
 from qtool.plugins.search.tuned_model import TunedModel as TunedModel
-from qtool.plugins.search.tuning import explain as explain, tune as tune
+from qtool.plugins.search.explain import explain as explain
+from qtool.plugins.search.tuning import tune as tune
 from qtool.verification import (
     Coverage as Coverage,
     Exactness as Exactness,

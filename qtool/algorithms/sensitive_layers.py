@@ -16,16 +16,22 @@ of the layers, which a reader of the file follows as any other.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
-from torch import fx
 
 from qtool.algorithms.acceptance import best_candidate, runtime_module
 from qtool.algorithms.comparable_pairs import MIN_POWER, compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
+from qtool.algorithms.error_sources import (
+    ErrorSource,
+    error_sources,
+    errors_alone,
+    exact_selector,
+    stored_weights,
+    work_in_codes,
+)
 from qtool.algorithms.registry import SENSITIVE_LAYERS
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -35,12 +41,10 @@ from qtool.core.number_texts import quantity
 from qtool.core.ops import row_of
 from qtool.core.summary import group_names
 from qtool.planning import targets, weight_only
-from qtool.planning.plan import Execution, Kind, Point, QuantPlan
+from qtool.planning.plan import QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
-from qtool.planning.recipe.rule import REGEX
-from qtool.planning.speed.costs import CostTable, elements, sizes_in_file
-from qtool.planning.speed.slow_layers import Times
+from qtool.planning.speed.plan_time import plan_time
 
 GOOD_DB = 35.0
 """SQNR of an output from which nothing is looked for."""
@@ -60,9 +64,6 @@ LARGER = 0.02
 """Share of the stored weights that may be floats where it is not: the head of a language model is
 often the largest layer."""
 
-ELEMENT_WORK = 8
-"""Work of an element that a node computes, in multiply-accumulates."""
-
 WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
@@ -71,25 +72,7 @@ JUDGES = 32  # held-out samples, on which the plan may not be worse
 LEAST_SHARE = 0.005  # of the error, for a choice; small sources are what is left of a large error
 LARGE_SHARE = 0.2  # of a smaller error
 MEMORY = 256 << 20  # bytes of the values of one float run
-_CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.WEIGHTS, Execution.FUSED})
 _STORED = "int8-weights"
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A quantized tensor that is a source of error.
-
-    Attributes:
-        points: points of the tensor, which share their parameters.
-        nodes: nodes that have to compute in float for it to be in float.
-        share: error that it makes alone, as a share of the error of the whole network.
-        is_weight: it is no activation.
-    """
-
-    points: frozenset[str]
-    nodes: frozenset[str]
-    share: float = 0.0
-    is_weight: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +88,7 @@ class _Choice:
     nodes: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
 
-    def with_source(self, source: _Source) -> _Choice:
+    def with_source(self, source: ErrorSource) -> _Choice:
         own = frozenset(n for n in source.nodes if f"{n}.weight" in source.points)
         return _Choice(self.nodes | source.nodes, self.weights | own)
 
@@ -139,19 +122,6 @@ class _Network:
     def _values(self, batch: Batch, points: Set[str]) -> list[torch.Tensor]:
         values = dict(self.run.stream(batch, points, self.compared))
         return [values[name] for name in self.compared]
-
-    def errors_alone(self, sources: Sequence[_Source], samples: int) -> list[float]:
-        """Return the error that each source makes alone, on the first batches with so many samples
-        together."""
-        pairs: list[list[tuple[list[torch.Tensor], list[torch.Tensor]]]] = [[] for _ in sources]
-        compared = [self.run.indices[name] for name in self.compared]
-        for batch in _first(self.batches, samples):
-            values = self.run.run(batch, frozenset())
-            real = [values[i] for i in compared]
-            for each, source in zip(pairs, sources, strict=True):
-                new = self.run.rerun_changed(values, source.points, source.points)
-                each.append((real, [new[i] if i in new else values[i] for i in compared]))
-        return [worst_error(each, list(self.compared.values())) for each in pairs]
 
     def error_of(self, plan: QuantPlan) -> float:
         """Return the error with the points of another plan of the same graph."""
@@ -201,8 +171,9 @@ def propose(state: ConversionState) -> ConversionState:
 def _budget(state: ConversionState, poor: bool) -> Budget:
     """Return whether a choice costs little: where the error is large, work or time may grow by
     `BUDGET`; elsewhere that work, `SLOWER` and `LARGER` are all limits."""
-    costs, work, graph = targets.target(state.plan.target).costs, _work(state), state.graph.graph
-    limit, stored = BUDGET * sum(work.values()), _stored(state)
+    costs, graph = targets.target(state.plan.target).costs, state.graph.graph
+    work = work_in_codes(graph, state.plan)
+    limit, stored = BUDGET * sum(work.values()), stored_weights(graph, state.plan)
     before = 0.0 if costs is None else plan_time(graph, state.plan, costs)
 
     def allows(choice: _Choice, plan: QuantPlan) -> bool:
@@ -218,7 +189,7 @@ def _budget(state: ConversionState, poor: bool) -> Budget:
 
 
 def _choose(
-    network: _Network, sources: Sequence[_Source], error: float, budget: Budget
+    network: _Network, sources: Sequence[ErrorSource], error: float, budget: Budget
 ) -> tuple[QuantPlan | None, _Choice, float]:
     """Return the plan with the layers in float that pay, these layers, and the error; None: none.
 
@@ -240,72 +211,29 @@ def _choose(
     return best, chosen, error
 
 
-def _worst_sources(network: _Network, whole: float, poor: bool) -> list[_Source]:
+def _worst_sources(network: _Network, whole: float, poor: bool) -> list[ErrorSource]:
     """Return the sources of most of the error for their work, the worst first.
 
     Args:
         whole: error of the network.
         poor: it is large; otherwise weights, which have finer codes, are not measured.
     """
-    work = _work(network.state)
+    state, points = network.state, network.run.points
+    work = work_in_codes(state.graph.graph, state.plan)
 
-    def rank(source: _Source) -> float:
+    def rank(source: ErrorSource) -> float:
         return source.share / max(1.0, sum(work[n] for n in source.nodes))
 
-    sources = [s for s in _sources(network.state, network.run.points) if poor or not s.is_weight]
+    own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
+    sources = [s for s in error_sources(state.plan, points, own) if poor or not s.is_weight]
     least = LEAST_SHARE if poor else LARGE_SHARE
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
-        errors = network.errors_alone(sources, samples)
+        first = _first(network.batches, samples)
+        errors = errors_alone(network.run, network.compared, first, sources)
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
         sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]
     return sources
-
-
-def _sources(state: ConversionState, points: Set[str]) -> Iterator[_Source]:
-    """Yield the quantized tensors between nodes that no rule selects and no step added.
-
-    Args:
-        points: points of the network.
-    """
-    plan = state.plan
-    known = {G.name_of(n) for n in G.calls(state.captured.for_target(plan.target)[0].graph)}
-    rules = [r for r in plan.recipe.rules if r.changes_scheme]
-    free = {d.node for d in plan.nodes if not any(r.selects(d.node, d.op) for r in rules)} & known
-    groups: dict[str, list[Point]] = {}
-    for point in plan:
-        if point.name in points and point.kind is not Kind.BIAS:
-            root = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.name
-            groups.setdefault(root, []).append(point)
-    for group in groups.values():
-        around = {e.user for p in group for e in p.edges}
-        around |= {p.tensor for p in group if p.kind is Kind.ACTIVATION}
-        decisions = (plan.decision(name) for name in around)
-        nodes = frozenset(d.node for d in decisions if d is not None and d.execution in _CODES)
-        if nodes and nodes <= free:
-            is_weight = all(p.kind is Kind.WEIGHT for p in group)
-            yield _Source(frozenset(p.name for p in group), nodes, is_weight=is_weight)
-
-
-def _work(state: ConversionState) -> Mapping[str, float]:
-    """Return the work of each node for one sample; 0 of those that compute in float already."""
-    graph = state.graph.graph
-    batch, work = G.captured_batch(graph), {}
-    for node in G.calls(graph):
-        name = G.name_of(node)
-        decision = state.plan.decision(name)
-        if decision is None or decision.execution is Execution.WEIGHTS or not G.is_float(node):
-            work[name] = 0
-        else:
-            work[name] = decision.macs + ELEMENT_WORK * elements(node, batch)
-    return work
-
-
-def _stored(state: ConversionState) -> Mapping[str, int]:
-    """Return layer -> number of its weights."""
-    nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
-    edges = [e for p in state.plan if p.kind is Kind.WEIGHT for e in p.edges]
-    return {e.user: G.value(nodes[e.source]).numel() for e in edges}
 
 
 def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:
@@ -316,8 +244,7 @@ def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:
         row = row_of(calls[name])
         stored = row is not None and weight_only.is_stored(row, target)
         scheme = _STORED if stored and name not in choice.weights else "float"
-        exact = REGEX + re.escape(name) if set(name) & set("*?[") else name
-        rules.append(Rule(select=exact, scheme=scheme))
+        rules.append(Rule(select=exact_selector(name), scheme=scheme))
     return replace(recipe, rules=(*recipe.rules, *rules))
 
 
@@ -332,27 +259,3 @@ def _first(batches: Sequence[Batch], samples: int) -> Iterator[Batch]:
 def _decibels(error: float) -> float:
     """Return the SQNR in dB of a relative squared error."""
     return -10 * math.log10(max(error, MIN_POWER))
-
-
-_ON_CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.FUSED})
-
-
-def plan_time(graph: fx.Graph, plan: QuantPlan, table: CostTable) -> float:
-    """Return nanoseconds of one sample: nodes, and conversions between codes and floats.
-
-    Layers that the table does not describe take the time of its products.
-    """
-    batch, calls = G.captured_batch(graph), list(G.calls(graph))
-    made = [n for n in (*G.placeholders(graph), *calls) if n.users and G.is_float(n)]
-    decisions = {n: plan.decision(G.name_of(n)) for n in (*made, *calls)}
-    labels = {n: d is not None and d.execution in _ON_CODES for n, d in decisions.items()}
-    stored = sizes_in_file(graph, table, {n for n, on_codes in labels.items() if on_codes})
-    nodes, kernels = {}, (table.in_float, table.in_integers)
-    for node in calls:
-        decision, times = decisions[node], table.node(node, batch)
-        if decision is not None and decision.macs and times == (0.0, 0.0):
-            in_float, in_codes = (t["call"] + t["mac"] * decision.macs for t in kernels)
-            times = in_float, in_codes
-        in_integers = table.convolution(stored[node])[True] if node in stored else times[True]
-        nodes[node] = times[False], in_integers
-    return Times(nodes, {n: table.edge(n, batch) for n in made}).total(labels)

@@ -53,7 +53,7 @@ VERIFIED_SAMPLES = 64
 
 @collective
 @torch.inference_mode(False)
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -99,7 +99,7 @@ def calibrate(
     return replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
 
 
-@keywords_of(QuantizeOptions, "observer", "measure")
+@keywords_of(QuantizeOptions, "observer")
 def convert(
     model: Model | Captured,
     calibration: Calibration | str | Path | None = None,
@@ -182,7 +182,7 @@ def convert(
 
 @collective
 @torch.inference_mode(False)
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,

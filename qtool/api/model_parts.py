@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from qtool.api.conversion import quantize
 from qtool.api.file_target import FileTarget, write_next_to
 from qtool.api.quantized_file import EvaluationData, QuantizedFile, try_accuracy, write_file
 from qtool.api.stored_model import StoredModel, convert_stored
-from qtool.core import plugins
-from qtool.core.conversion_options import FileOptions, QuantizeOptions
-from qtool.core.data import peek
+from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
-from qtool.core.progress import length_of, stage, track_task
+from qtool.core.progress import length_of, stage
 from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.own_models import TWO_PARTS, TaskModel
 
@@ -103,12 +98,6 @@ def quantize_parts(
             if failure is not None:
                 raise failure
             continue
-        measured = ""
-        if options.measure is not None:
-            inputs, fastest = _measure_layers(inputs, settings, target)
-            fastest.save(_part_path(Path(options.measure), part))
-            settings |= {"recipe": fastest.recipe, **_IN_RECIPE}
-            measured = str(fastest)
         quantized = quantize(
             inputs.model,
             inputs.batches,
@@ -117,7 +106,7 @@ def quantize_parts(
             **settings,
         )
         path = target.path if writer is None else writer.path(part, quantized.plan)
-        file = replace(write_file(quantized, path, target.options), measured=measured)
+        file = write_file(quantized, path, target.options)
         file, failure = try_accuracy(file, inputs.evaluation)
         if writer is None:
             yield replace(file, kept=write_next_to(target.source, module, path))
@@ -125,30 +114,6 @@ def quantize_parts(
             yield writer.add(file)
         if failure is not None:  # what belongs to the file is written, too
             raise failure
-
-
-_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover", "ignore"))
-"""Arguments of `quantize` that a complete recipe replaces."""
-
-
-def _measure_layers(
-    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
-) -> tuple[PartInputs, Any]:
-    """Return inputs whose data is still whole, and a `FastestRecipe`. settings: of `quantize`."""
-    module = inputs.model if isinstance(inputs.model, nn.Module) else None
-    first, batches = (None, None) if inputs.batches is None else peek(inputs.batches, module)
-    data = batches if first is None else [first]
-    seconds = target.options.timing or FileOptions().timing
-    with track_task("timing of layers"):
-        fastest = plugins.function("fastest_recipe")(
-            inputs.model, data, format=target.format, seconds=seconds, **settings
-        )
-    return replace(inputs, batches=batches), fastest
-
-
-def _part_path(path: Path, part: str) -> Path:
-    """Return the file of a part of a model: next to the given path, with the part's name."""
-    return path.with_stem(f"{path.stem}.{part}") if part else path
 
 
 def _quantize_stored(

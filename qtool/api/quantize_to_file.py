@@ -84,7 +84,6 @@ def quantize_source(
         refused = target.refused_by_blocks
         refused |= {} if source.has_data else {WITHOUT_DATA: GIVE_DATA}
         refused |= source.refused
-        refused |= options_in_use({"--measure": chosen.measure is not None})
         refuse_blocks(target.source, needed, refused)
         place, recipe = Path(target.source), Recipe.of(*chosen.rules)
         sizes = target.path, None if memory is None else limit, recipe
@@ -167,7 +166,6 @@ def quantize_to_files(
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     chosen = options or QuantizeOptions()
-    chosen.check_measure(weights, stored)
     if stored is not None:
         check_source(stored)
     folder = source if source is not None and Path(source).is_dir() else None

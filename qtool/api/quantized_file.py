@@ -110,7 +110,6 @@ class QuantizedFile(Summarized):
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
         browser: what the file does in WebAssembly, as rows; () for other targets.
-        measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """
 
     path: Path
@@ -129,7 +128,6 @@ class QuantizedFile(Summarized):
     missed: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
-    measured: str = ""
     browser: tuple[tuple[str, str], ...] = ()
     unmeasured: str = ""
 
@@ -141,7 +139,7 @@ class QuantizedFile(Summarized):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on the speed and the goals, for the user."""
-        slower = None if self.speed is None else self.speed.warning(advised=not self.measured)
+        slower = None if self.speed is None else self.speed.warning()
         goals = (
             f"{sentence}; the file was written" for sentence in self.missed.values() if sentence
         )
@@ -174,8 +172,7 @@ class QuantizedFile(Summarized):
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
         after += self.browser
-        measured = [self.measured] if self.measured else []
-        notes = (*measured, *self.notes, *result.notes)
+        notes = (*self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
 
     def _headline(self) -> str:

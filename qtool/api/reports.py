@@ -81,7 +81,7 @@ def compare(
     return report if pages is None else pages.write(report)
 
 
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],

@@ -77,7 +77,7 @@ class StoredModel:
         return cls(path, module, *sizes)
 
 
-@keywords_of(QuantizeOptions, "measure")
+@keywords_of(QuantizeOptions)
 def quantize_by_blocks(
     folder: str | Path,
     data: Iterable[Any],

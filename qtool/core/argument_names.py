@@ -21,7 +21,6 @@ _KEYWORDS = {
     "--eval-data": "evaluation",
     "--state": "states",
     "--cpu": "cpus",
-    "--measure": "qtool.fastest_recipe(model, data)",
     "--shape": "qtool.capture_model(model, batch)",
     "--fix": "qtool.load_model(path, fixed={input: value})",
     "--noise-input": "qtool.noise_input(model)",

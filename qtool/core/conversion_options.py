@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from qtool.core.atomic import check_writable
-from qtool.core.errors import FileError
 from qtool.core.limits import DAY, Range
 from qtool.core.option_names import (
     DEFAULT_OBSERVER,
     FOLDER_LAYOUTS,
     IMAGE_LAYOUTS,
-    RECIPE_SUFFIXES,
     Accuracy,
     Mode,
 )
 from qtool.core.option_records import OptionRecord, option
-from qtool.core.remedies import OtherFile
 
 DynamicSizes = Mapping[str, Mapping[int, str]]
 """Input -> dimension -> name of its size, which varies at run time."""
@@ -73,12 +69,6 @@ class QuantizeOptions(OptionRecord):
         ignore: leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and
             an operator such as op:linear. Repeatable.
         dynamic: dimension whose size varies at run time, besides dimension 0 of every input.
-        measure: time the layers on this machine, leave in float those that are slower in integers,
-            and write that choice as a recipe to a .toml or .json FILE, which repeats it anywhere;
-            of a model of two parts to a file for each.
-
-    Raises:
-        FileError: the file of `measure` cannot be written.
     """
 
     target: str | None = option(None, kind="target")
@@ -91,26 +81,6 @@ class QuantizeOptions(OptionRecord):
     dynamic: DynamicSizes | None = option(
         None, kind="dynamic", repeated=True, metavar="INPUT:DIM[=NAME]"
     )
-    measure: str | Path | None = option(None, kind="path", metavar="FILE")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_measure()
-
-    def check_measure(self, *inputs: str | Path | None) -> None:
-        """Check that the recipe can be written. inputs: paths of inputs, which are not overwritten.
-
-        Raises:
-            FileError: it cannot.
-        """
-        if self.measure is not None:
-            own = self.recipe if isinstance(self.recipe, str | Path) else None
-            if Path(self.measure).suffix.lower() not in RECIPE_SUFFIXES:
-                raise FileError(
-                    f"{self.measure} is no name of a recipe",
-                    OtherFile(f"name it in {' or '.join(RECIPE_SUFFIXES)}"),
-                )
-            check_writable(self.measure, own, *inputs)
 
     @property
     def rules(self) -> tuple[Any, ...]:
@@ -119,8 +89,7 @@ class QuantizeOptions(OptionRecord):
 
     def keywords(self, *but: str) -> Any:
         """Return the options as keywords of `qtool.quantize`, without some of them."""
-        left_out = {"measure", *but}
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        return {name: value for name, value in vars(self).items() if name not in but}
 
 
 class ExportKeywords(TypedDict, total=False):

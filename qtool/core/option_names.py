@@ -36,7 +36,6 @@ MODEL_SUFFIXES = (".onnx",)
 TFLITE_SUFFIX = ".tflite"
 C_SOURCE = "c-array"
 """Format of a TFLite file as an array in C."""
-RECIPE_SUFFIXES = (".toml", ".json")
 C_SUFFIXES = (".cc", ".cpp", ".c")
 FORMATS: dict[str, tuple[str, ...]] = {
     "qdq": MODEL_SUFFIXES,

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from qtool.backends.formats import by_suffix, open_file, other_runtime, runtime_title
 from qtool.backends.runtimes import runs_here
 from qtool.conversion.quantized import Quantized
-from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError, VerificationError
@@ -97,8 +96,8 @@ class Speedup(JsonRecord):
         rows = speed_rows(self.timings, name=self.baseline)
         return [(label, f"{figures}{place}") for label, figures in rows]
 
-    def warning(self, advised: bool = True) -> str | None:
-        """Return a warning if the quantized model is slower, else None. advised: with advice."""
+    def warning(self) -> str | None:
+        """Return a warning if the quantized model is slower, else None."""
         if not self.slower:
             return None
         kind = MODE_NAMES.get(self.mode, self.mode)
@@ -109,11 +108,8 @@ class Speedup(JsonRecord):
         costly = () if self.differs else self.costly  # by a profile that is off
         if costly:
             head += "; layers that lose most:"
-        advice = (
-            f"{argument('--measure', 'FILE.toml')} leaves in float what is faster there; "
-            "`qtool tune` weighs speed against accuracy"
-        )
-        return "\n".join([head, *map(_cost, costly), *([advice] if advised else [])])
+        advice = "`qtool tune` measures files with other layers in float, and weighs their accuracy"
+        return "\n".join([head, *map(_cost, costly), advice])
 
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QUANTIZE")

@@ -18,7 +18,7 @@ FIRST = ("quantize_to_file", "write_float")
 """Those that write the files of the others."""
 RESULTS = {
     *("Accuracy", "Calibration", "Captured", "Change", "ConversionState", "CpuResult"),
-    *("FastestRecipe", "Generation", "Metric", "Mode", "Parity", "QuantPlan", "QuantizedFile"),
+    *("Generation", "Metric", "Mode", "Parity", "QuantPlan", "QuantizedFile"),
     *("QuantizedModel", "TunedModel"),
 }
 """What functions make, besides records; and names of types."""

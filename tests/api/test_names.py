@@ -151,7 +151,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_results_that_print_have_a_form_for_notebooks() -> None:
     results = [n for n in dir(qtool) if "summary" in dir(getattr(qtool, n))]
-    results += ["FastestRecipe", "QuantPlan"]
+    results += ["QuantPlan"]
     assert {"QuantizedFile", "QuantizedModel", "Report", "FileCheck"} <= set(results)
     lacking = {n for n in results if not hasattr(getattr(qtool, n), "_repr_html_")}
     assert lacking == {"Generation"}  # its summary is a property

@@ -22,13 +22,12 @@ from qtool.core.search_options import SearchGoals
 from qtool.evaluation.options import GenerationKeywords
 
 FUNCTIONS: dict[str, tuple[type[Any], type[Any], set[str]]] = {
-    "quantize": (qtool.QuantizeOptions, conversion.QuantizeKeywords, {"measure"}),
-    "calibrate": (qtool.QuantizeOptions, conversion.QuantizeKeywords, {"measure"}),
-    "fastest_recipe": (qtool.QuantizeOptions, conversion.QuantizeKeywords, {"measure"}),
-    "quantize_by_blocks": (qtool.QuantizeOptions, conversion.QuantizeKeywords, {"measure"}),
-    "report": (qtool.QuantizeOptions, conversion.QuantizeKeywords, {"measure"}),
-    "convert": (qtool.QuantizeOptions, conversion.ConvertKeywords, {"measure", "observer"}),
-    "tune": (qtool.QuantizeOptions, conversion.TuneKeywords, {"measure", "mode", "accuracy"}),
+    "quantize": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
+    "calibrate": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
+    "quantize_by_blocks": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
+    "report": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
+    "convert": (qtool.QuantizeOptions, conversion.ConvertKeywords, {"observer"}),
+    "tune": (qtool.QuantizeOptions, conversion.TuneKeywords, {"mode", "accuracy"}),
     "load_data": (qtool.DataOptions, DataKeywords, set()),
     "generate": (qtool.GenerationOptions, GenerationKeywords, set()),
 }

@@ -56,10 +56,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch):
     return set_ratio
 
 
-ADVICE = (
-    "qtool.fastest_recipe(model, data) leaves in float what is faster there; "
-    "`qtool tune` weighs speed against accuracy"
-)
+ADVICE = "`qtool tune` measures files with other layers in float, and weighs their accuracy"
 
 
 def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tmp_path: Path):

@@ -14,7 +14,6 @@ from torch import nn
 import qtool
 from qtool.backends.formats import check_quantized
 from qtool.core.atomic import check_writable
-from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.numpy_files import find_labels, read_arrays
 from qtool.core.path_arguments import model_file
 from qtool.core.remedies import OtherFile
@@ -110,10 +109,6 @@ EDITS: dict[str, Edit] = {
         lambda: model_file("models/a.onnx"),
     ),
     "name one, as {}": (lambda: model_file("models"), lambda: model_file("models/a.onnx")),
-    "name it in {}": (
-        lambda: QuantizeOptions(measure="times.txt").check_measure(),
-        lambda: QuantizeOptions(measure="times.toml").check_measure(),
-    ),
     "choose a folder for the report": (
         lambda: check_folder(Path("x.npy")),
         lambda: check_folder(Path("new")),

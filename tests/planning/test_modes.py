@@ -18,7 +18,6 @@ from qtool.planning.plan import MODE_NAMES, Execution, plan_title
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
 from qtool.planning.weight_only import execution_and_reason, storage_scheme
-from tests.needs import needs_litert
 
 X86 = target("onnxruntime")
 ALONE = {
@@ -186,9 +185,3 @@ def test_calibrations_of_the_default_convert(tmp_path: Path) -> None:
     qtool.calibrate(captured(), [tokens()], target="tflite").save(file)
     for options in ({}, {"accuracy": "fast"}):
         assert qtool.convert(captured(), file, **options).plan.recipe.mode == "dynamic"
-
-
-@needs_litert
-def test_a_recipe_that_is_measured_has_the_default() -> None:
-    found = qtool.fastest_recipe(captured(), [tokens()], target="tflite", seconds=0.01)
-    assert found.recipe.mode == "dynamic"

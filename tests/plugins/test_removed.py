@@ -55,7 +55,7 @@ lacks(open_model, "a.onnx", runtime="node")
 lacks(qtool.convert, net, calibration, scales="a.onnx")
 """,
     "search": """
-for name in ("tune", "explain", "fastest_recipe", "TunedModel"):
+for name in ("tune", "explain", "TunedModel"):
     lacks(getattr, qtool, name)
 """,
     "tflite": """

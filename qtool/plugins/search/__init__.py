@@ -1,7 +1,6 @@
 """Mixed-precision search: choose the scheme of each layer so that a goal is met.
 
-`search_loop` evaluates candidates that the additive `cost_model` proposes; `pareto_front` finds the
-configurations that no other dominates; `goals` states what is accepted.
+`search` evaluates files; `ranking` says which layers change next; `goals` states what is accepted.
 """
 
 from qtool.core.plugins import Plugin
@@ -9,7 +8,6 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.search"
 
 PLUGIN = Plugin(
-    functions={"fastest_recipe": f"{_HERE}.recipe_for_speed:fastest_recipe"},
     documents={
         "Explanation": f"{_HERE}.explanation:Explanation",
         "TuneResult": f"{_HERE}.tune_result:TuneResult",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,48 +21,52 @@ from qtool.core.data import batches
 from qtool.core.errors import MALFORMED, FileError
 from qtool.core.records import from_json, to_json
 from qtool.core.remedies import OtherFile
-from qtool.core.store import Store
 from qtool.core.types import Array
+from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.judge import Score
 
 _HEAD = "tune.json"
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluated configuration.
+    """One evaluated file.
 
     Attributes:
         key: key of its recipe.
-        number: order of evaluation, from 1.
         accuracy: accuracy level of its recipe.
-        choices: precision of each group.
-        speedup, speedup_low, speedup_high: float time / its time, with the interval.
+        choices: precision of each layer.
+        score: error and metric.
+        speed: float time / its time.
         size: bytes of the file.
         share: share of the MACs in integer kernels.
         seconds: duration of the evaluation.
-        predicted_noise, predicted_time: predictions of the cost model before the evaluation.
     """
 
     key: str
-    number: int
     accuracy: str
     choices: tuple[str, ...]
     score: Score
-    speedup: float
-    speedup_low: float
-    speedup_high: float
+    speed: Ratio
     size: int
     share: float
     seconds: float
-    predicted_noise: float
-    predicted_time: float
+
+    @property
+    def speedup(self) -> float:
+        """Median of the speed-ups over float."""
+        return self.speed.median
+
+    @property
+    def counts(self) -> str:
+        """How many layers have each precision, as text."""
+        return ", ".join(f"{count} {name}" for name, count in Counter(self.choices).items())
 
 
 class Archive:
-    """Trials and measurements of a search; in memory only if there is no folder."""
+    """Trials of a search; in memory only if there is no folder."""
 
     def __init__(self, folder: Path | None, marks: Mapping[str, str]) -> None:
         """
@@ -76,14 +81,6 @@ class Archive:
         if folder is not None:
             _open(folder, {"schema": str(SCHEMA), **marks})
             self.trials = dict(_evaluations(folder))
-
-    def store(self, key: str) -> Store:
-        """Return the store for measurements that depend on `key`."""
-        return Store(None if self.folder is None else self.folder / "measured", key)
-
-    def path(self, name: str) -> Path | None:
-        """Return the path of a file in the archive, or None if it is in memory."""
-        return None if self.folder is None else self.folder / name
 
     def add(self, trial: Trial) -> None:
         """Add a trial and write it to the folder."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from qtool.backends.formats import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.progress import track_task
-from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio, time_files
 from qtool.metrics.intervals import median_interval
@@ -32,8 +30,6 @@ MAX_FINALISTS = 6
 MIN_SESSIONS, MAX_SESSIONS = 3, 15  # sessions
 MIN_ROUNDS = 5  # in each session
 
-Measured = TypeVar("Measured")
-
 
 @dataclass(frozen=True)
 class CandidateFiles:
@@ -45,7 +41,6 @@ class CandidateFiles:
         inputs: arrays of one run, to time files with.
         timing: seconds to time each file.
         convert: returns the quantized model of a recipe.
-        profiled: a file of the float model with the user's names.
         suffix: suffix of the files, that of their format.
         runtime: where the files are timed, see `open_model`.
     """
@@ -55,7 +50,6 @@ class CandidateFiles:
     inputs: Sequence[Array]
     timing: float
     convert: Callable[[Recipe], Quantized]
-    profiled: Path
     suffix: str = MODEL_SUFFIXES[0]
     runtime: str = NATIVE
 
@@ -80,17 +74,6 @@ def file_bytes(file: Path) -> int:
     return sum(f.stat().st_size for f in open_file(file).parts)
 
 
-@dataclass(frozen=True)
-class FinalSpeeds:
-    """Speed-ups over float of the finalists: median, low and high end of the interval."""
-
-    speeds: tuple[tuple[float, float, float], ...]
-
-    @classmethod
-    def from_ratios(cls, ratios: Sequence[Ratio]) -> FinalSpeeds:
-        return cls(tuple((r.median, r.low, r.high) for r in ratios))
-
-
 def finalists(goals: TuneGoals, trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return the trials among which time decides; () if there are fewer than two."""
     if goals.smallest:
@@ -104,26 +87,15 @@ def finalists(goals: TuneGoals, trials: Sequence[Trial]) -> tuple[Trial, ...]:
 def time_finalists(
     goals: TuneGoals,
     trials: Sequence[Trial],
-    store_of: Callable[[str], Store],
-    time_trials: Callable[[Sequence[Trial]], Sequence[Ratio]],
+    retimed: Callable[[Sequence[Trial]], tuple[Trial, ...]],
 ) -> tuple[Trial, ...]:
     """Return the finalists with speed-ups from the same sessions; () if there are none.
 
     Args:
-        store_of: returns the store of a key, which keeps the speed-ups.
-        time_trials: times files against the float model, in turns.
+        retimed: times files against the float model, in turns.
     """
     contenders = finalists(goals, trials)
-    if not contenders:
-        return ()
-    store = store_of(" ".join(e.key for e in contenders))
-    final = store.load_or_make(
-        "finals", FinalSpeeds, lambda: FinalSpeeds.from_ratios(time_trials(contenders))
-    )
-    return tuple(
-        replace(e, speedup=speed, speedup_low=low, speedup_high=high)
-        for e, (speed, low, high) in zip(contenders, final.speeds, strict=True)
-    )
+    return retimed(contenders) if contenders else ()
 
 
 # Speed-up of files over the float model: the median of as many short sessions as the time allows.
@@ -132,15 +104,6 @@ def time_finalists(
 # files by about 5 % between sessions, and sometimes by 20 %. More sessions help, more runs in one
 # do not: for a network of 0.1 ms the median of 15 sessions, taken in half a second, is off by 0.5
 # %, and outliers do not move it. Large networks get the minimum number of sessions.
-
-
-def repeat_sessions(one: Callable[[], Measured], seconds: float) -> list[Measured]:
-    """Return the measurements of as many sessions as fit into the seconds, within the limits."""
-    start = time.perf_counter()
-    sessions = [one() for _ in range(MIN_SESSIONS)]
-    while len(sessions) < MAX_SESSIONS and time.perf_counter() - start < seconds:
-        sessions.append(one())
-    return sessions
 
 
 def measure_speedups(
@@ -158,13 +121,16 @@ def measure_speedups(
     """
     both, whole = [reference, *files], seconds * len(files)
 
-    def one() -> Sequence[Ratio]:
-        each = whole / MAX_SESSIONS
-        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, runtime=runtime)
-        return timing.ratios[1:]
-
+    start, sessions = time.perf_counter(), list[Sequence[Ratio]]()
+    each = whole / MAX_SESSIONS
     with track_task("timing"):
-        sessions = repeat_sessions(one, whole)
+        while len(sessions) < MIN_SESSIONS or (
+            len(sessions) < MAX_SESSIONS and time.perf_counter() - start < whole
+        ):
+            timing = time_files(
+                both, inputs, seconds=each, least_rounds=MIN_ROUNDS, runtime=runtime
+            )
+            sessions.append(timing.ratios[1:])
     return tuple(map(_median, zip(*sessions, strict=True)))
 
 

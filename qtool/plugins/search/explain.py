@@ -1,11 +1,9 @@
-"""Explain a changed prediction: a smallest set of layers that restores it when kept in float.
+"""Explain a changed prediction: a small set of layers that restores it when kept in float.
 
-For the sample, each quantization point is switched off alone in the quantized network, and the part
-of the network after it is run: the gain of the point is how far the class scores move back. The
-plan gives the points that disappear if a set of layers runs in float: the weights of the layers,
-and tensors whose producer and consumers all run in float. Sets are chosen by the sum of these
-gains, run, and pruned while the prediction holds. A set of one layer is minimal; no layer of a
-larger set can be removed.
+The tensors of the file are ranked as in a search: for the sample, each is given back its float
+values alone, and the part of the network after it is run again. The layers around the tensors
+that move the scores back most leave their codes, one tensor after the other, until the prediction
+is restored; then layers that are not needed return. The runtime confirms the set.
 
 The predictions of a language model are the next tokens after each token of a text. Of a text with
 several changed ones the one is explained that the float model is most certain of.
@@ -20,47 +18,98 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from qtool.backends.formats import open_model
+from qtool.algorithms.error_sources import error_sources, exact_selector
+from qtool.backends.formats import open_file, open_model
 from qtool.backends.session import Session
 from qtool.conversion.quantized import Quantized
+from qtool.conversion.trained_weights import unrounded_executor
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch
+from qtool.core.conversion_options import DynamicSizes
+from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
+from qtool.core.path_arguments import model_file
 from qtool.core.progress import track
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
+from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.language_model import LanguageModel, find_language_model
 from qtool.evaluation.restored_model import restore
-from qtool.frontends.captured_model import Captured
+from qtool.evaluation.same_model import check_same_model
+from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.planning.plan import Kind
 from qtool.planning.recipe import Rule
-from qtool.plugins.search.choices import FLOAT, exact_selector, observers_of, search_space
-from qtool.plugins.search.cost_model import find_items
+from qtool.plugins.search.choices import FLOAT
 from qtool.plugins.search.explanation import Explanation, Flip
+from qtool.plugins.search.ranking import FORMS
 
-MAX_GREEDY = 6
-DEMAND_GROWTH = 1.3  # of the required gain, if the sum of the gains was too optimistic
-MARGINS = (0.1, 0.5, 1.5)
-"""Safety margins, in multiples of the RMS error of the scores, tried in turn because the runtime
-rounds slightly differently."""
 LOGITS_RANK = 3  # samples, tokens, vocabulary
 MAX_SESSIONS = 16  # open sessions of files with layers in float
-MAX_NEIGHBORS = 4  # groups around a tensor that are moved to float together
+
+Nodes = frozenset[str]
+"""Names of nodes that compute in float."""
 
 
-def _check_scores(scores: torch.Tensor) -> None:
-    if scores.dim() != 2 or scores.shape[1] < 2:
-        raise DataError(
-            "the first output is not [samples, classes] scores, so there are no predictions to "
-            "explain; `qtool report` shows which layers cost accuracy"
-        )
+def explain(
+    file: str | Path,
+    model: Model | Captured,
+    data: Iterable[Any],
+    *,
+    samples: Sequence[int] | None = None,
+    most: int = 100,
+    repaired_file: str | Path | None = None,
+    dynamic: DynamicSizes | None = None,
+    other_model: bool = False,
+) -> Explanation:
+    """Find the layers of an int8 file that cause changed predictions.
+
+    Args:
+        file: an int8 file that qtool wrote.
+        model: its float model, as for `quantize`.
+        data: batches; the first output of the model has to be [samples, classes] scores, or those
+            of the next tokens of a language model.
+        samples: numbers of samples, from 0; None: all with a changed prediction.
+        most: maximum number of samples to explain.
+        repaired_file: where to write a copy that keeps those layers in float, which restores the
+            predictions of all explained samples.
+        dynamic: see `capture_model`.
+        other_model: accept a float model with other weights than the file was made from.
+
+    Raises:
+        DataError: no data, no scores, no such sample, or its prediction did not change.
+        CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
+        VerificationError: the file was not written by qtool, or is of another model.
+
+    Example:
+        >>> print(qtool.explain("model.int8.onnx", model, loader))
+    """
+    file = model_file(file)
+    open_file(file)
+    check_fixed_inputs(file, model)
+    first, data = peek(data, model if isinstance(model, nn.Module) else None)
+    if first is None:
+        raise DataError("the data is empty", DataEdit("give at least one batch"))
+    captured = capture_model(model, first, dynamic)
+    if not other_model:
+        check_same_model(file, captured, model)
+    explainer = _Explainer(file, captured, first)
+    stream = enumerate(batches(data, captured.graph.module))
+    bound = (captured.graph.bind(b, i) for i, b in stream)
+    explanation = explainer.explain(bound, samples, most)
+    if hasattr(data, "sample_names"):
+        explanation = explanation.named(data.sample_names())
+    if repaired_file is not None:
+        layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
+        explainer.restored_model(tuple(layers)).export(repaired_file)
+    return explanation
 
 
-class Explainer:
+class _Explainer:
     """Explains changed predictions of a file that qtool made, with its float model."""
 
     def __init__(self, file: Path, captured: Captured, sample: Batch) -> None:
@@ -75,37 +124,20 @@ class Explainer:
         if self.language_model is None:
             _check_scores(self._expected(captured.graph.bind(sample)))
         model = restore(file, captured, sample)
-        plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
-        self.sessions: dict[frozenset[int], Any] = {}
-        self.executor = Executor(replace(plain.graph, module=plain.module))
-        self.executor.quantized_constants = Executor(
-            replace(model.graph, module=model.module)
-        ).quantized_constants
-        plan = model.plan
-        self.items = find_items(search_space(model.graph, plan, observers_of(plan), ()))
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Map points to groups; a bias belongs to the group of its weight."""
-        items, space = self.items, self.items.space
-        starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])[:-1]
-        names = [name for name, _ in items.points]
-        self.points = [n for n in names if n in self.executor.points]
-        rows = [names.index(n) for n in self.points]
-        self.needs = items.choice_points[starts][:, rows] > 0  # [groups, points]
-        self.fixed = items.fixed_points[rows] > 0
-        users = {p.edges[0].user: p.name for p in self.model.plan if p.kind is Kind.BIAS}
-        self.biases = {
-            p.name: users[p.edges[0].user]
-            for p in self.model.plan
-            if p.kind is Kind.WEIGHT and p.edges and p.edges[0].user in users
-        }
-        singles = [frozenset({i}) for i in range(len(space.groups))]
-        around = [frozenset(np.flatnonzero(self.needs[:, p]).tolist()) for p in range(len(rows))]
-        self.moves = list(
-            dict.fromkeys([*singles, *(a for a in around if 0 < len(a) <= MAX_NEIGHBORS)])
-        )
+        self.sessions: dict[Nodes, Session | None] = {}
+        self.run = unrounded_executor(model)
+        plan, names = model.plan, {G.name_of(n) for n in G.calls(model.graph.graph)}
+        weights = {p.edges[0].user: p.name for p in plan if p.kind is Kind.WEIGHT and p.edges}
+        biases = {
+            weights[p.edges[0].user]: p.name
+            for p in plan
+            if p.kind is Kind.BIAS and p.edges and p.edges[0].user in weights
+        }  # a bias goes with its weight
+        self.sources = [
+            replace(s, points=s.points | {biases[p] for p in s.points if p in biases})
+            for s in error_sources(plan, self.run.points, names, FORMS)
+        ]
 
     def explain(
         self, data: Iterable[Batch], wanted: Sequence[int] | None, most: int
@@ -150,8 +182,8 @@ class Explainer:
             float [samples, places, classes]; bool [samples, places], and how many are no padding.
             The places are the tokens of a language model, and a single one otherwise.
         """
-        quantized = self.executor.run(self._bind(batch), self.executor.points)
-        both = self._expected(batch), quantized[self.executor.outputs[0]]
+        quantized = self.run.run(self.bind(batch), self.run.points)
+        both = self._expected(batch), quantized[self.run.outputs[0]]
         if both[0].shape != both[1].shape:
             raise DataError(
                 "values decide how many rows the first output has, so that no row has a "
@@ -175,7 +207,7 @@ class Explainer:
         scores: torch.Tensor = self.reference.run(batch, frozenset())[self.reference.outputs[0]]
         return scores
 
-    def _bind(self, batch: Batch) -> Batch:
+    def bind(self, batch: Batch) -> Batch:
         return self.model.graph.bind(batch)
 
     def _flip(self, index: int, batch: Batch, expected: Array, place: int) -> Flip:
@@ -187,38 +219,52 @@ class Explainer:
             expected: the float model's scores, [classes].
             place: place of the token, see `_changes`.
         """
-        right = int(expected.argmax())
-        values = self.executor.run(self._bind(batch), self.executor.points)
-        scores = _scores_at(values[self.executor.outputs[0]], place)
-        wrong = int(scores.argmax())
-        error = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
-        margin = float(expected[right] - np.delete(expected, right).max())
-        search = _FlipSearch(self, values, right, place)
-        start = search.margin(frozenset())
-        gains = np.array(
-            [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
-        )
-        chosen, is_restored = frozenset[int](), False
-        for factor in MARGINS:
-            search.margin_required = min(factor * error, margin / 2)
-            chosen, is_restored = self._smallest(search, gains, search.margin_required - start)
-            if is_restored and self._confirmed_by_runtime(chosen, batch, right, place):
-                break
-            search.rejected.add(chosen)
-        else:
-            is_restored = False
-        alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
-        names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
-        moved = tuple(a / -start if start else 0.0 for a in alone)
-        token = place if self.language_model is not None else None
+        sample = _Sample(self, batch, int(expected.argmax()), place)
+        chosen, is_restored = self._restoring(sample)
+        margin = float(expected[sample.right] - np.delete(expected, sample.right).max())
         return Flip(
-            index, right, wrong, margin, start, names, moved, is_restored, search.runs, token
+            index=index,
+            expected=sample.right,
+            predicted=sample.wrong,
+            margins=(margin, sample.margin(frozenset())),
+            layers=tuple(sorted(chosen)),
+            fixed=is_restored,
+            token=place if self.language_model is not None else None,
         )
 
-    def _confirmed_by_runtime(
-        self, chosen: frozenset[int], batch: Batch, right: int, place: int
-    ) -> bool:
-        """Return True if the runtime predicts `right` with these groups in float."""
+    def _restoring(self, sample: _Sample) -> tuple[Nodes, bool]:
+        """Return few nodes in float that restore a prediction, and whether the runtime agrees."""
+        alone = {nodes: sample.margin(nodes) for nodes in {s.nodes for s in self.sources}}
+        order = sorted(alone, key=lambda nodes: (-alone[nodes], len(nodes), sorted(nodes)))
+        chosen: Nodes = frozenset()
+        for nodes in order:
+            whole = chosen | nodes
+            if whole == chosen:
+                continue
+            chosen = whole
+            if sample.margin(chosen) <= 0:
+                continue
+            fewer = self._pruned(sample, chosen, order)
+            if self._confirmed(fewer, sample):
+                return fewer, True
+            if fewer != chosen and self._confirmed(chosen, sample):
+                return chosen, True
+        return chosen, False
+
+    def _pruned(self, sample: _Sample, chosen: Nodes, order: Sequence[Nodes]) -> Nodes:
+        """Return nodes without those that are not needed, those of the smallest gain first."""
+        for nodes in reversed([n for n in order if n <= chosen]):
+            fewer = chosen - nodes
+            if fewer and sample.margin(fewer) > 0:
+                chosen = fewer
+        return chosen
+
+    def points_off(self, chosen: Nodes) -> set[str]:
+        """Return the points that are gone with these nodes in float."""
+        return {p for s in self.sources if s.nodes <= chosen for p in s.points}
+
+    def _confirmed(self, chosen: Nodes, sample: _Sample) -> bool:
+        """Return True if the runtime restores a prediction with these nodes in float."""
         if chosen not in self.sessions:  # many flips have the same cause
             if len(self.sessions) >= MAX_SESSIONS:
                 del self.sessions[next(iter(self.sessions))]
@@ -226,119 +272,59 @@ class Explainer:
         model = self.sessions[chosen]
         if model is None:  # everything is in float
             return True
-        scores = torch.from_numpy(model.run(self._bind(batch).arrays())[0])
-        return int(_scores_at(scores, place).argmax()) == right
+        scores = torch.from_numpy(model.run(self.bind(sample.batch).arrays())[0])
+        return int(_scores_at(scores, sample.place).argmax()) == sample.right
 
-    def _open_session(self, chosen: frozenset[int]) -> Session | None:
-        names = [self.items.space.groups[g].name for g in sorted(chosen)]
+    def _open_session(self, chosen: Nodes) -> Session | None:
         with scratch_folder() as folder:
             try:
                 file = folder / f"restored{self.file.suffix}"
-                self.restored_model(names).export(file, verify=False)
+                self.restored_model(chosen).export(file, verify=False)
             except PlanError:
                 return None
             return open_model(file)
 
-    def points_off(self, chosen: frozenset[int]) -> Array:
-        """Return [points] True for those that disappear with these groups in float."""
-        others = [g for g in range(len(self.needs)) if g not in chosen]
-        off: Array = ~(self.needs[others].any(0) | self.fixed)
-        return off
-
-    def _smallest(
-        self, search: _FlipSearch, gains: Array, need: float
-    ) -> tuple[frozenset[int], bool]:
-        """Return a small set that restores the prediction, and whether it does."""
-        singles = [frozenset({g}) for g in range(len(self.needs))]
-        for single in sorted(singles, key=lambda s: -self._promised_gain(gains, s)):
-            if search.restores(single):
-                return single, True
-        target = need
-        for _ in range(MAX_GREEDY):
-            chosen = self._greedy(gains, target)
-            if search.restores(chosen):
-                return self._prune(search, chosen, gains), True
-            target *= DEMAND_GROWTH
-        everything = frozenset(range(len(self.needs)))
-        return self._prune(search, everything, gains), search.restores(everything)
-
-    def _greedy(self, gains: Array, need: float) -> frozenset[int]:
-        """Add the groups with the largest gain per layer until the sum reaches `need`."""
-        chosen: frozenset[int] = frozenset()
-        while self._promised_gain(gains, chosen) < need and len(chosen) < len(self.needs):
-            have = self._promised_gain(gains, chosen)
-            rates: dict[frozenset[int], float] = {
-                move: (min(self._promised_gain(gains, chosen | move), need) - have)
-                / len(move - chosen)
-                for move in self.moves
-                if move - chosen
-            }
-            best = max(rates, key=lambda move: rates[move])
-            chosen = chosen.union(best)
-        return chosen
-
-    def _promised_gain(self, gains: Array, chosen: frozenset[int]) -> float:
-        return float(gains[self.points_off(chosen)].sum())
-
-    def _prune(self, search: _FlipSearch, chosen: frozenset[int], gains: Array) -> frozenset[int]:
-        """Remove layers that are not needed, those with the smallest gain first."""
-        for group in sorted(chosen, key=lambda g: self._promised_gain(gains, frozenset({g}))):
-            fewer = chosen - {group}
-            if fewer and search.restores(fewer):
-                chosen = fewer
-        return chosen
-
-    def restored_model(self, layers: Sequence[str]) -> Quantized:
-        """Return the model of the file with these layers in float and everything else unchanged.
+    def restored_model(self, nodes: Iterable[str]) -> Quantized:
+        """Return the model of the file with these nodes in float and everything else unchanged.
 
         Raises:
             CalibrationError: a tensor needs a range that the file does not hold.
         """
         model = self.model
-        groups = {g.name: g for g in self.items.space.groups}
-        names = [name for group in layers for name in groups[group].layers]
-        rules = [Rule(select=exact_selector(name), scheme=FLOAT) for name in names]
+        rules = [Rule(select=exact_selector(name), scheme=FLOAT) for name in sorted(nodes)]
         recipe = replace(model.plan.recipe, rules=(*model.plan.recipe.rules, *rules))
         return restore(self.file, self.captured, model.sample, recipe=recipe)
 
 
-class _FlipSearch:
-    """Runs one sample through the quantized network with points switched off."""
+class _Sample:
+    """Runs one sample through the quantized network with nodes in float."""
 
-    def __init__(self, explainer: Explainer, values: Values, right: int, place: int) -> None:
-        self.explainer, self.values = explainer, values
+    def __init__(self, explainer: _Explainer, batch: Batch, right: int, place: int) -> None:
+        self.explainer, self.batch = explainer, batch
         self.right, self.place = right, place
-        self.margin_required = 0.0
-        self.rejected: set[frozenset[int]] = set()  # by the runtime
-        self.runs = 0
-        self.margin_cache: dict[frozenset[int], float] = {}
+        run = explainer.run
+        self.values: Values = run.run(explainer.bind(batch), run.points)
+        self.wrong = int(_scores_at(self.values[run.outputs[0]], place).argmax())
+        self._margins: dict[Nodes, float] = {}
 
-    def _scores(self, off: set[str]) -> torch.Tensor:
-        self.runs += 1
-        executor = self.explainer.executor
-        off |= {bias for weight, bias in self.explainer.biases.items() if weight in off}
-        output = executor.outputs[0]
-        new = executor.rerun_changed(self.values, off, executor.points - off)
-        return _scores_at(new[output] if output in new else self.values[output], self.place)
-
-    def gain(self, point: str, wrong: int) -> float:
-        """Return the score of the right class minus the wrong one, without a point."""
-        scores = self._scores({point})
-        return float(scores[self.right] - scores[wrong])
-
-    def restores(self, chosen: frozenset[int]) -> bool:
-        """Return True if the right class leads by more than the safety margin."""
-        return chosen not in self.rejected and self.margin(chosen) > self.margin_required
-
-    def margin(self, chosen: frozenset[int]) -> float:
-        """Return the score of the right class minus the best other one, these groups in float."""
-        if chosen not in self.margin_cache:
-            points, off_mask = self.explainer.points, self.explainer.points_off(chosen)
-            off = {p for p, is_off in zip(points, off_mask, strict=True) if is_off}
-            scores = self._scores(off)
+    def margin(self, chosen: Nodes) -> float:
+        """Return the score of the right class minus the best other one, these nodes in float."""
+        if chosen not in self._margins:
+            run, off = self.explainer.run, self.explainer.points_off(chosen)
+            new = run.rerun_changed(self.values, off, run.points - off)
+            output = run.outputs[0]
+            scores = _scores_at(new[output] if output in new else self.values[output], self.place)
             others = torch.cat([scores[: self.right], scores[self.right + 1 :]])
-            self.margin_cache[chosen] = float(scores[self.right] - others.max())
-        return self.margin_cache[chosen]
+            self._margins[chosen] = float(scores[self.right] - others.max())
+        return self._margins[chosen]
+
+
+def _check_scores(scores: torch.Tensor) -> None:
+    if scores.dim() != 2 or scores.shape[1] < 2:
+        raise DataError(
+            "the first output is not [samples, classes] scores, so there are no predictions to "
+            "explain; `qtool report` shows which layers cost accuracy"
+        )
 
 
 def _language_model(captured: Captured, sample: Batch) -> LanguageModel | None:

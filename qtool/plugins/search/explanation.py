@@ -19,56 +19,35 @@ class Flip:
     Attributes:
         index: index of the sample in the data.
         expected, predicted: class predicted by the float and by the quantized model.
-        margin: score of the expected class minus the best other one, in the float model.
-        quantized_margin: the same in the quantized model (negative).
+        margins: score of the expected class minus the best other one, in the float model and in the
+            quantized one (negative).
         layers: the layers to keep in float.
-        gains: share of the required gain that each of these layers reaches alone.
         fixed: True if these layers in float restore the prediction in ONNX Runtime.
-        runs: number of partial runs of the network.
         token: position in the text of the token after which another one is predicted, from 0; None
             for classes.
-        name: name of the sample's file, or the begin of its text; "" if the data has no names.
-        expected_name, predicted_name: names of these classes; "" if unknown.
+        names: name of the sample's file, or the begin of its text, and names of both classes; "" if
+            unknown.
     """
 
     index: int
     expected: int
     predicted: int
-    margin: float
-    quantized_margin: float
+    margins: tuple[float, float]
     layers: tuple[str, ...]
-    gains: tuple[float, ...]
     fixed: bool
-    runs: int
     token: int | None = None
-    name: str = ""
-    expected_name: str = ""
-    predicted_name: str = ""
+    names: tuple[str, str, str] = ("", "", "")
 
     def __str__(self) -> str:
-        sample = f"{self.name} (sample {self.index})" if self.name else f"sample {self.index}"
+        name, expected, predicted = self.names
+        sample = f"{name} (sample {self.index})" if name else f"sample {self.index}"
         sample += "" if self.token is None else f", after token {self.token}"
         end = "fixes it" if self.fixed else "does not fix it in the runtime"
         return (
-            f"{sample}: float predicts {self.expected_name or self.expected} "
-            f"(margin {self.margin:.4g}), quantized predicts "
-            f"{self.predicted_name or self.predicted} (margin {-self.quantized_margin:.4g}); "
-            f"keeping {', '.join(self.layers)} in float {end}{self._parts}"
+            f"{sample}: float predicts {expected or self.expected} (margin {self.margins[0]:.4g}), "
+            f"quantized predicts {predicted or self.predicted} (margin {-self.margins[1]:.4g}); "
+            f"keeping {', '.join(self.layers)} in float {end}"
         )
-
-    @property
-    def _parts(self) -> str:
-        """How far each of several layers goes; of one that fixes it nothing is left to say."""
-        if self.fixed and len(self.layers) == 1:
-            return ""
-        parts = zip(self.layers, self.gains, strict=True)
-        return f" ({', '.join(f'{name} alone {_describe_gain(gain)}' for name, gain in parts)})"
-
-
-def _describe_gain(gain: float) -> str:
-    if gain >= 1:
-        return "goes all the way"
-    return f"goes {100 * gain:.0f} % of the way" if gain > 0 else "does not help"
 
 
 class LayerFlips(NamedTuple):
@@ -106,15 +85,10 @@ class Explanation(Summarized, JsonRecord):
 
     def named(self, names: SampleNames) -> Explanation:
         """Return the explanation with the names of its samples and their classes."""
-        flips = (
-            replace(
-                f,
-                name=names.sample(f.index),
-                expected_name=names.class_(f.expected),
-                predicted_name=names.class_(f.predicted),
-            )
-            for f in self.flips
-        )
+        flips = []
+        for flip in self.flips:
+            classes = names.class_(flip.expected), names.class_(flip.predicted)
+            flips.append(replace(flip, names=(names.sample(flip.index), *classes)))
         return replace(self, flips=tuple(flips))
 
     def summary(self, title: str = "quantized") -> Summary:

@@ -84,7 +84,7 @@ class TuneGoals(SearchGoals):  # its docstring, too
         """
         smaller = trial.size < SMALLER * float_size
         mostly_float = 2 * trial.choices.count(FLOAT) > len(trial.choices)
-        return not mostly_float or smaller or trial.speedup_high >= 1
+        return not mostly_float or smaller or trial.speed.high >= 1
 
     def best(self, trials: Sequence[Trial], float_size: int = 0) -> Trial:
         """Return the cheapest trial that meets the goals. Without one, the cheapest of those that
@@ -103,7 +103,7 @@ class TuneGoals(SearchGoals):  # its docstring, too
     def _ties_with(self, trial: Trial, cheapest: Trial) -> bool:
         """Return True if a trial may be as cheap as the cheapest, by its speed-up interval."""
         over = self.cost(trial) / self.cost(cheapest) - 1
-        overlaps = not self.smallest and trial.speedup_high >= cheapest.speedup
+        overlaps = not self.smallest and trial.speed.high >= cheapest.speedup
         return over <= TIE or (overlaps and over <= MAX_TIE)
 
     def _is_met_as_measured(self, trial: Trial) -> bool:

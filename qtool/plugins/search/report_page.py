@@ -36,12 +36,14 @@ def _front_figure(result: TuneResult) -> Drawing | None:
             color=SERIES[1],
             linewidth=1.4,
         )
-        for e in files:
+        for number, e in enumerate(result.evaluated, 1):
+            if e.key not in cost:
+                continue
             best = e.key == result.best.key
             color = SERIES[3] if result.goals.is_met(e) else SERIES[0]
             axes.plot([cost[e.key]], [e.score.sqnr_db or 0.0], "o", color=color, markersize=6)
             axes.annotate(
-                escape_math(f"{e.number} (best)" if best else str(e.number)),
+                escape_math(f"{number} (best)" if best else str(number)),
                 (cost[e.key], e.score.sqnr_db or 0.0),
                 xytext=(6, 5),
                 textcoords="offset points",

@@ -1,68 +1,69 @@
-"""The Python API of the mixed-precision search: `tune` and `explain`."""
+"""The Python API of the mixed-precision search."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from torch import nn
 
+from qtool.algorithms.error_sources import IN_CODES
+from qtool.algorithms.registry import samples_to_keep
 from qtool.api.captured_source import by_input_name
-from qtool.api.conversion import convert
+from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.conversion_inputs import data_module
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.formats import format_of, open_file, own_format, runtime_title
+from qtool.backends.formats import format_of, own_format, runtime_title
 from qtool.calibration.calibration import Calibration
+from qtool.calibration.collect import collect_statistics
+from qtool.core import graph as G
 from qtool.core.array_batches import whole_arrays
 from qtool.core.atomic import scratch_folder
-from qtool.core.conversion_options import DynamicSizes, QuantizeOptions, TuneKeywords
-from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.errors import DataError, OptionError
+from qtool.core.conversion_options import QuantizeOptions, TuneKeywords
+from qtool.core.data import Batch, batches, whole_texts
+from qtool.core.errors import DataError, OptionError, PlanError
 from qtool.core.frame_columns import columns_in_errors, in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
-from qtool.core.option_names import NATIVE, suffixes_of
+from qtool.core.option_names import NATIVE, suffixes_of, unknown_name
 from qtool.core.option_records import keywords_of
-from qtool.core.path_arguments import model_file
 from qtool.core.progress import no_progress
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.search_options import SearchOptions
-from qtool.core.types import Progress
+from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.same_model import check_same_model
+from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.metrics.metric import check_drop
 from qtool.planning import targets
-from qtool.planning.plan import QuantPlan
-from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe
+from qtool.planning.plan import Probe, QuantPlan
+from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe, Rule
 from qtool.planning.targets import check_format
 from qtool.plugins.search.archive import Archive, data_digest
-from qtool.plugins.search.candidate_files import CandidateFiles
-from qtool.plugins.search.explain import Explainer
-from qtool.plugins.search.explanation import Explanation
+from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes
+from qtool.plugins.search.choices import CHOICES, FLOAT, layers_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
-from qtool.plugins.search.measured_model import calibrate_choices, sensitivity_samples
-from qtool.plugins.search.search_loop import Search
-from qtool.plugins.search.tune_result import TuneResult
+from qtool.plugins.search.search import Search, Subject
+from qtool.plugins.search.tune_result import SearchPlace, TuneResult
 from qtool.plugins.search.tuned_model import TunedModel, tuned_model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@keywords_of(QuantizeOptions, "mode", "measure")
+@keywords_of(QuantizeOptions, "mode")
 def tune(
     model: Model | Captured,
     data: Iterable[Any],
@@ -82,9 +83,9 @@ def tune(
 ) -> TunedModel:
     """Find the fastest (or smallest) quantized model within an accuracy budget.
 
-    An additive model of errors and times proposes candidates; a few of them are converted and
-    measured. The time of a decoder with a KV cache is that of a step. Ctrl-C or the end of the time
-    budget ends the search with the best model so far.
+    Layers that cost much accuracy get another precision, the most sensitive ones first. A few files
+    are converted and measured. The time of a decoder with a KV cache is that of a step.
+    Ctrl-C or the end of the time budget ends the search with the best model so far.
 
     Args:
         model: as for `quantize`.
@@ -118,20 +119,17 @@ def tune(
     started = time.monotonic()
     current().continue_on_rank_zero()
     how = QuantizeOptions(**keywords)
-    target, observer = how.target or targets.DEFAULT, how.observer
+    target = how.target or targets.DEFAULT
+    goals, options = goals or TuneGoals(), options or SearchOptions()
+    _check_records(goals, options)
     eval_data, labels = split_labels(eval_data, labels)
     eval_data = in_column_order(eval_data, input_columns(data))
     numbers = None if labels is None else np.asarray(labels)
-    goals, options = goals or TuneGoals(), options or SearchOptions()
-    records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
-    for value, expected in records:
-        if not isinstance(value, expected):
-            name = expected.__name__
-            raise OptionError(f"{value!s:.60} is no {name}", CallEdit(f"give qtool.{name}(...)"))
-    if labels is not None and function is None:
-        check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
+    if numbers is not None and function is None:
+        check_drop(goals.max_drop, percent=numbers.dtype.kind in "biu")
     check_evaluation_data(model, data, eval_data, None if function is not None else labels)
-    kind = _tried_format(target, format)
+    kind = format or own_format(targets.target(target))
+    check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)
     if function is not None:
@@ -142,22 +140,24 @@ def tune(
     with columns_in_errors(data):
         captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
+    store = Archive(
+        None if archive is None else Path(archive),
+        {
+            "model": captured.fingerprint,
+            "calibration data": data_digest(data),
+            "evaluation data": data_digest(eval_data, numbers),
+            "metric": where if function is not None else "built in",
+            "confidence": f"{goals.confidence:g}",
+            "target": f"{target} {kind}",
+            "observer": how.observer,
+            "choice of layers": f"{options.choices} {options.groups}",
+            "machine": f"{this_machine().cpu} {_runtime(target, suffixes_of(kind)[0])}",
+        },
+    )
+    network = _Network(captured, first, target, how.observer, suffixes_of(kind)[0])
     recipes = _recipes(how, accuracy, options.choices)
-    identity = {
-        "model": captured.fingerprint,
-        "calibration data": data_digest(data),
-        "evaluation data": data_digest(eval_data, numbers),
-        "metric": where if function is not None else "built in",
-        "confidence": f"{goals.confidence:g}",
-        "target": target,
-        "observer": observer,
-        "format": kind,
-        "choice of groups": repr((options.choices, options.groups)),
-        "machine": " ".join([this_machine().cpu, *_other_place(target, suffixes_of(kind)[0])]),
-    }
-    store = Archive(None if archive is None else Path(archive), identity)
-    plan = captured.plan(target, observer, recipes[-1])
-    calibration = _calibration(captured, data, store, plan, options, progress)
+    plans = _plans(network, recipes, options.choices)
+    calibration = calibrate_plans(captured, data, plans, progress)
 
     def converted(chosen: Recipe) -> QuantizedModel:
         return convert(captured, calibration, target=target, recipe=chosen, sample=first)
@@ -167,141 +167,114 @@ def tune(
     def judge_of(reference: Path) -> Judge:
         return Judge(reference, named, numbers, function, where, lower_is_better, goals.confidence)
 
-    suffix = suffixes_of(kind)[0]
-    space = _Space(captured, first, data, target, suffix, recipes, converted, judge_of)
-    result = _search(space, goals, options, store, started)
-    return tuned_model(result, converted, suffix)
+    subject = Subject(
+        recipes,
+        layers_of(plans[-1]),
+        partial(_plan_of, network, calibration),
+        _samples(network, data),
+    )
+    search = partial(Search, goals=goals, options=options, archive=store, subject=subject)
+    result = _search(network, converted, judge_of, search, options, started)
+    return tuned_model(result, converted, network.suffix)
 
 
-def explain(
-    file: str | Path,
-    model: Model | Captured,
-    data: Iterable[Any],
-    *,
-    samples: Sequence[int] | None = None,
-    most: int = 100,
-    repaired_file: str | Path | None = None,
-    dynamic: DynamicSizes | None = None,
-    other_model: bool = False,
-) -> Explanation:
-    """Find the layers of an int8 file that cause changed predictions.
-
-    Args:
-        file: an int8 file that qtool wrote.
-        model: its float model, as for `quantize`.
-        data: batches; the first output of the model has to be [samples, classes] scores, or those
-            of the next tokens of a language model.
-        samples: numbers of samples, from 0; None: all with a changed prediction.
-        most: maximum number of samples to explain.
-        repaired_file: where to write a copy that keeps those layers in float, which restores the
-            predictions of all explained samples.
-        dynamic: see `capture_model`.
-        other_model: accept a float model with other weights than the file was made from.
-
-    Raises:
-        DataError: no data, no scores, no such sample, or its prediction did not change.
-        CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
-        VerificationError: the file was not written by qtool, or is of another model.
-
-    Example:
-        >>> print(qtool.explain("model.int8.onnx", model, loader))
-    """
-    file = model_file(file)
-    open_file(file)
-    check_fixed_inputs(file, model)
-    first, data = peek(data, model if isinstance(model, nn.Module) else None)
-    if first is None:
-        raise DataError("the data is empty", DataEdit("give at least one batch"))
-    captured = capture_model(model, first, dynamic)
-    if not other_model:
-        check_same_model(file, captured, model)
-    explainer = Explainer(file, captured, first)
-    stream = enumerate(batches(data, captured.graph.module))
-    bound = (captured.graph.bind(b, i) for i, b in stream)
-    explanation = explainer.explain(bound, samples, most)
-    if hasattr(data, "sample_names"):
-        explanation = explanation.named(data.sample_names())
-    if repaired_file is not None:
-        layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
-        explainer.restored_model(tuple(layers)).export(repaired_file)
-    return explanation
+def _check_records(*values: object) -> None:
+    """Check that goals and options are records, not dicts."""
+    for value, expected in zip(values, (TuneGoals, SearchOptions), strict=True):
+        if not isinstance(value, expected):
+            name = expected.__name__
+            raise OptionError(f"{value!s:.60} is no {name}", CallEdit(f"give qtool.{name}(...)"))
 
 
 @dataclass(frozen=True, eq=False)
-class _Space:
-    """What a search chooses from, and what measures a choice.
+class _Network:
+    """The network of a search.
 
     Attributes:
         captured: the float model.
-        first: the first batch of `data`.
-        data: calibration data.
-        target: name of the target.
+        first: the first batch of the calibration data.
+        target, observer: those of the files.
         suffix: file name extension of the files.
-        recipes: a recipe for each accuracy level, the lowest first.
-        convert: recipe -> its model.
-        judge: float file -> what compares files with it.
     """
 
     captured: Captured
     first: Batch
-    data: Iterable[Any]
     target: str
+    observer: str
     suffix: str
-    recipes: Sequence[Recipe]
-    convert: Callable[[Recipe], QuantizedModel]
-    judge: Callable[[Path], Judge]
+
+    def plan(self, recipe: Recipe) -> QuantPlan:
+        return self.captured.plan(self.target, self.observer, recipe)
+
+
+def _plan_of(network: _Network, calibration: Calibration, recipe: Recipe) -> QuantPlan:
+    """Return the plan of a recipe, with the observers of the calibration."""
+    captured, specs = network.captured, calibration.specs
+    return captured.plan(network.target, network.observer, recipe, seen=specs)
+
+
+def _plans(network: _Network, recipes: Sequence[Recipe], choices: Sequence[str]) -> list[QuantPlan]:
+    """Return the plans that files of a search are mixed from: those of the levels, those with each
+    choice for all layers, and last that with all layers in the precision of the mode.
+
+    Raises:
+        PlanError: an unknown choice.
+    """
+    plans = [network.plan(recipe) for recipe in recipes]
+    whole = replace(recipes[-1], slow_layers=INTEGER_LAYERS)
+    for name in choices:
+        if name not in CHOICES:
+            raise PlanError(unknown_name("choice", name, CHOICES))
+        if name != FLOAT:
+            rules = (Rule(select="*", **CHOICES[name]), *whole.rules)
+            with suppress(PlanError):  # no layer has it
+                plans.append(network.plan(replace(whole, rules=rules)))
+    return [*plans, network.plan(whole)]
 
 
 def _search(
-    space: _Space, goals: TuneGoals, options: SearchOptions, store: Archive, started: float
+    network: _Network,
+    converted: Callable[[Recipe], QuantizedModel],
+    judge_of: Callable[[Path], Judge],
+    search: Callable[..., Search],
+    options: SearchOptions,
+    started: float,
 ) -> TuneResult:
-    """Search, with files in a scratch folder; of a decoder time the prompt of the best one, too."""
-    captured, target = space.captured, space.target
-    one = captured.graph.cut(captured.graph.bind(space.first), 1)
-    with scratch_folder() as folder:
-        baseline = Baseline(captured, folder, target, space.suffix)
-        judge = space.judge(baseline.timed)
-        each = phases([baseline.timed], one.arrays())
-        place = timing_runtime(target, space.suffix)
-        tried = CandidateFiles(
-            folder,
-            baseline.timed,
-            each[-1].inputs,
-            options.timing,
-            space.convert,
-            baseline.profiled,
-            space.suffix,
-            place,
-        )
-        samples = sensitivity_samples(captured, space.data, target)
-        search = Search(
-            tried, target, space.recipes, samples, judge, goals, options, store, started
-        )
-        timed_in = " ".join(_other_place(target, space.suffix))
-        result = replace(search.run(), phase=each[-1].name, timed_in=timed_in)
-        if len(each) > 1:
-            files = (baseline.timed, tried.write(result.recipe))
-            how = {"seconds": options.timing, "runtime": place}
-            others = tuple(phase.time(files, **how) for phase in each[:-1])
-            result = replace(result, timings=others)
-    return replace(result, float_size=captured.file_bytes or result.float_size)
+    """Search, with files in a scratch folder; of a decoder time the prompt of the best one, too.
 
-
-def _other_place(target: str, suffix: str) -> list[str]:
-    """Return the runtime that files are timed in, if it is not that of their format."""
-    place = timing_runtime(target, suffix)
-    return [] if place == NATIVE else [runtime_title(place)]
-
-
-def _tried_format(target: str, wanted: str | None) -> str:
-    """Return the format of the files of a search: by default that of the target's own runtime.
-
-    Raises:
-        ExportError: the target does not have the format.
+    Args:
+        converted: recipe -> its model.
+        judge_of: float file -> what compares files with it.
+        search: files and judge -> the search.
+        options: its limits.
+        started: when the budget began.
     """
-    kind = wanted or own_format(targets.target(target))
-    check_format(target, kind)
-    return kind
+    captured, target, suffix = network.captured, network.target, network.suffix
+    one = captured.graph.cut(captured.graph.bind(network.first), 1)
+    with scratch_folder() as folder:
+        timed = Baseline(captured, folder, target, suffix).timed
+        each, runtime = phases([timed], one.arrays()), timing_runtime(target, suffix)
+        loop = search(
+            files=CandidateFiles(
+                folder, timed, each[-1].inputs, options.timing, converted, suffix, runtime
+            ),
+            judge=judge_of(timed),
+        )
+        size = captured.file_bytes or file_bytes(timed)
+        place = SearchPlace(target, size, _runtime(target, suffix), each[-1].name)
+        result = loop.run(started, place)
+        if len(each) > 1:
+            files = (timed, loop.files.write(result.recipe))
+            how = {"seconds": options.timing, "runtime": runtime}
+            others = tuple(phase.time(files, **how) for phase in each[:-1])
+            result = replace(result, place=replace(place, timings=others))
+    return result
+
+
+def _runtime(target: str, suffix: str) -> str:
+    """Return the runtime that files are timed in, if it is not that of their format, else ""."""
+    place = timing_runtime(target, suffix)
+    return "" if place == NATIVE else runtime_title(place)
 
 
 def _reiterable(data: Iterable[Any]) -> Any:
@@ -326,25 +299,50 @@ def _recipes(how: QuantizeOptions, accuracy: Sequence[str], choices: Sequence[st
     return [Recipe.of(recipe, mode, level) for level in levels]
 
 
-def _calibration(
+SAMPLES, CHUNK = 32, 8  # that the errors of single tensors are measured on, and of a batch
+
+
+def _samples(network: _Network, data: Iterable[Any]) -> list[Batch]:
+    """Return the first samples, in chunks if the batch size is dynamic."""
+    graph, _ = network.captured.for_target(network.target)
+    chunks: list[Batch] = []
+    for batch in batches(data, graph.module):
+        chunks += split_batch(batch, CHUNK) if graph.can_split_batches else [batch]
+        if sum(b.size for b in chunks) >= SAMPLES:
+            break
+    return [graph.bind(b, i) for i, b in enumerate(chunks)]
+
+
+def calibrate_plans(
     captured: Captured,
     data: Iterable[Any],
-    store: Archive,
-    plan: QuantPlan,
-    options: SearchOptions,
-    progress: Progress,
+    plans: Sequence[QuantPlan],
+    progress: Progress = no_progress,
 ) -> Calibration:
-    """Return the calibration of a plan's choices from the archive if it is there, else calibrate
-    and store it."""
-    path = store.path("ranges.calib")
-    if path is not None and path.exists():
-        stored = Calibration.load(path)
-        if stored.recipe == replace(plan.recipe, slow_layers=INTEGER_LAYERS):
-            return stored
-    calibration = calibrate_choices(captured, data, plan, options.choices, options.groups, progress)
-    if path is not None:
-        calibration.save(path)
-    return calibration
+    """Return the ranges that any mix of plans of a network needs.
+
+    Args:
+        captured, data: the float model, and batches.
+        plans: the plans; every tensor around a node on codes in one of them is observed, since it
+            is quantized where the node next to it computes in float.
+        progress: wraps the batches.
+    """
+    graph, _ = captured.for_target(plans[-1].target)
+    whole, nodes = plans[-1], {G.name_of(n): n for n in graph.graph.nodes}
+    probes = {probe.name: probe for plan in plans for probe in probes_of_steps(captured, plan)}
+    for plan in plans:
+        for point in plan.observed():
+            assert isinstance(point.spec, Observed)
+            probes.setdefault(point.name, Probe(point.name, point.tensor, point.spec.observer))
+        for name in (d.node for d in plan.nodes if d.execution in IN_CODES):
+            for node in (nodes[name], *nodes[name].all_input_nodes):
+                if G.is_float(node) and node.op != "get_attr":
+                    own = G.name_of(node)
+                    probes.setdefault(own, Probe(own, own, plan.observer))
+    own_points = {p.name for p in whole.observed()}
+    more = tuple(probe for name, probe in probes.items() if name not in own_points)
+    samples = max(map(samples_to_keep, plans))
+    return collect_statistics(graph, whole, more, data, captured.fingerprint, progress, samples)
 
 
 class _NamedBatches:

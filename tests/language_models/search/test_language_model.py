@@ -34,5 +34,5 @@ def test_a_decoder_with_4_and_8_bits_is_judged_by_perplexity() -> None:
     )
     assert {t.score.metric and t.score.metric.name for t in tuned.evaluated} == {"perplexity"}
     assert tuned.reached
-    assert {g.choice for g in tuned.groups} <= {"int4-weights", "int8-weights", "float"}
+    assert {layer.choice for layer in tuned.layers} <= {"int4-weights", "int8-weights", "float"}
     assert len({trial.size for trial in tuned.evaluated}) > 1

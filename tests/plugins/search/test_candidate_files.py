@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import nn
 
 import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.plugins.search.archive import Archive, Trial
+from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.candidate_files import finalists, time_finalists
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
@@ -50,7 +49,7 @@ def test_exactly_those_are_lifted() -> None:
         accuracy=("fast",),
     )
     assert found.reached
-    lifted = {name for g in found.groups if g.choice != "static" for name in g.layers}
+    lifted = {layer.name for layer in found.layers if layer.choice != "static"}
     assert lifted == {f"{i}.layer" for i in HOSTILE}, str(found)
 
 
@@ -59,7 +58,7 @@ GOALS = TuneGoals(max_drop=0.01)
 
 def _file(key: str, speed: float, drop: float = 0.0) -> Trial:
     score = Score(100, 30.0, 1e-3, top_1(drop, drop, drop))
-    return Trial(key, 1, "fast", (), score, speed, speed, speed, 1000, 0.5, 1.0, 0.0, 0.0)
+    return Trial(key, "fast", (), score, Ratio(*(speed,) * 5), 1000, 0.5, 1.0)
 
 
 def test_those_that_keep_the_goal_and_may_be_the_fastest() -> None:
@@ -70,19 +69,16 @@ def test_those_that_keep_the_goal_and_may_be_the_fastest() -> None:
     assert not finalists(replace(GOALS, smallest=True), found)  # no time decides
 
 
-def test_the_speeds_of_one_session_decide_and_are_kept(tmp_path: Path) -> None:
+def test_the_speeds_of_one_session_decide() -> None:
     """Two levels of recovery are the same kernels: when they were evaluated one seemed faster."""
-    found, sessions = (_file("a", 2.17), _file("b", 1.84)), []
+    files = (_file("a", 2.17), _file("b", 1.84))
 
-    def timed(files: Sequence[Trial]) -> list[Ratio]:
-        sessions.append([e.key for e in files])
-        return [Ratio(r, 1.5, 2.5, r, r) for r in (1.9, 2.1)]
+    def retimed(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+        speeds = [Ratio(r, 1.5, 2.5, r, r) for r in (1.9, 2.1)]
+        return tuple(replace(t, speed=s) for t, s in zip(trials, speeds, strict=True))
 
-    def again() -> tuple[Trial, ...]:
-        return time_finalists(GOALS, found, Archive(tmp_path / "kept", {}).store, timed)
-
-    assert GOALS.best(found).key == "a"
-    assert GOALS.best(again()).key == "b"
-    assert [(e.speedup, e.speedup_low) for e in again()] == [(1.9, 1.5), (2.1, 1.5)]
-    assert sessions == [["a", "b"]]  # once
-    assert time_finalists(GOALS, found[:1], Archive(None, {}).store, timed) == ()
+    assert GOALS.best(files).key == "a"
+    again = time_finalists(GOALS, files, retimed)
+    assert GOALS.best(again).key == "b"
+    assert [(e.speedup, e.speed.low) for e in again] == [(1.9, 1.5), (2.1, 1.5)]
+    assert time_finalists(GOALS, files[:1], retimed) == ()

@@ -8,6 +8,7 @@ import pytest
 
 import qtool
 from qtool.core.errors import OptionError
+from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.judge import Score
 from tests.plugins.search.measured import top_1
@@ -28,9 +29,8 @@ def trial(
     noise = 10 ** (-sqnr_db / 10) if noise is None else noise
     metric = None if drop is None else top_1(drop, None if high is None else -high, high)
     score = Score(100, sqnr_db, noise, metric)
-    return Trial(
-        key, 1, "fast", (), score, speedup, speedup, speedup_high or speedup, size, share, 1.0, 0, 0
-    )
+    ratio = Ratio(speedup, speedup, speedup_high or speedup, speedup, speedup)
+    return Trial(key, "fast", (), score, ratio, size, share, 1.0)
 
 
 def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
@@ -152,7 +152,7 @@ def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> 
     ]
     assert goals.gains(replace(useless, size=890), 1000)
     assert goals.gains(replace(useless, choices=("float", "static")), 1000)
-    assert goals.gains(replace(useless, speedup_high=1.0), 1000)
+    assert goals.gains(replace(useless, speed=replace(useless.speed, high=1.0)), 1000)
 
 
 @pytest.mark.parametrize(

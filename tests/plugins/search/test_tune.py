@@ -12,9 +12,9 @@ from qtool.core import graph as G
 from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.speed.slow_layers import REASON
-from qtool.plugins.search import candidate_files, layer_costs
-from qtool.plugins.search.measured_model import calibrate_choices
-from qtool.plugins.search.search_loop import Search
+from qtool.plugins.search import candidate_files
+from qtool.plugins.search.search import Search
+from qtool.plugins.search.tuning import calibrate_plans
 from tests.evaluation.latency.test_decoding import Cached, arrays
 from tests.plugins.search.nets import captured_ladder, ladder
 
@@ -68,27 +68,20 @@ def test_a_decoder_has_a_step_and_a_prompt() -> None:
     assert "speed" not in rows
     assert "95 % interval" in rows["step"]
     assert "of 5 tokens, batch 1, 1 thread" in rows["prompt"]
-    assert [timing.phase for timing in found.timings] == ["prompt"]
+    assert [timing.phase for timing in found.place.timings] == ["prompt"]
 
 
 def test_times_are_relative_to_the_file_that_the_model_was_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The nodes of its float form are profiled in a file with the names of the quantized ones."""
     path = captured_ladder().export_float(tmp_path / "mine.onnx")
-    seen: dict[str, Any] = {}
-    usual = layer_costs.profile_nodes
+    references: set[Path] = set()
     speeds = candidate_files.measure_speedups
 
-    def profiled(files: Any, *args: Any, **options: Any) -> Any:
-        seen["profiled"] = files[0].name
-        return usual(files, *args, **options)
-
     def timed(reference: Path, *args: Any) -> Any:
-        seen["timed"] = reference
+        references.add(reference)
         return speeds(reference, *args)
 
-    monkeypatch.setattr(layer_costs, "profile_nodes", profiled)
     monkeypatch.setattr(candidate_files, "measure_speedups", timed)
     found = qtool.tune(
         qtool.load_onnx(path),
@@ -98,8 +91,8 @@ def test_times_are_relative_to_the_file_that_the_model_was_read_from(
         options=qtool.SearchOptions(evaluations=1, timing=0.01, choices=("static",)),
         accuracy=("fast",),
     )
-    assert seen == {"profiled": "float.onnx", "timed": path}
-    assert found.float_size == path.stat().st_size
+    assert references == {path}
+    assert found.place.float_size == path.stat().st_size
     assert found.best.score.sqnr_db is not None
 
 
@@ -118,11 +111,11 @@ def test_a_search_that_was_ended_goes_on_and_finds_the_same(
 
     monkeypatch.setattr(Search, "_evaluate", twice)
     ended = _tuned(goals, tmp_path / "ended")
-    assert ended.stopped == "interrupted"
+    assert ended.run.stopped == "interrupted"
     assert len(ended.evaluated) == 1
     monkeypatch.undo()
     gone_on = _tuned(goals, tmp_path / "ended")
-    assert gone_on.fresh == len(whole.evaluated) - 1
+    assert gone_on.run.fresh == len(whole.evaluated) - 1
     assert [e.key for e in gone_on.evaluated] == [e.key for e in whole.evaluated]
     assert gone_on.best.key == whole.best.key
     with pytest.raises(qtool.FileError, match="another evaluation data"):
@@ -136,6 +129,6 @@ def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(planner, "slow_layers", first)
     layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3)
     captured = qtool.capture_model(nn.Sequential(*layers).eval(), SEEN[0])
-    choices = calibrate_choices(captured, SEEN, captured.plan(), ("static",))
+    choices = calibrate_plans(captured, SEEN, [captured.plan()])
     assert "2" in {p.name for p in captured.plan()}
     assert qtool.calibrate(captured, SEEN).statistics.keys() < choices.statistics.keys()

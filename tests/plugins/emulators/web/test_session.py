@@ -145,8 +145,8 @@ def test_a_search_measures_time_there(tmp_path: Path) -> None:
     tuned = qtool.tune(
         model, [x], [x], accuracy=["fast"], target="onnxruntime-web", options=options
     )
-    assert tuned.timed_in.startswith("onnxruntime-web in node, version ")
-    assert f", in {tuned.timed_in}" in str(tuned)
+    assert tuned.place.runtime.startswith("onnxruntime-web in node, version ")
+    assert f", in {tuned.place.runtime}" in str(tuned)
 
 
 def test_a_search_without_node_measures_nothing(

@@ -1,7 +1,7 @@
 """The loop of a search, with toy speeds and a toy judge: what it evaluates, and when it stops."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,17 @@ from qtool.core.search_options import SearchOptions
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning import planner
 from qtool.planning.node_decisions import NodeDecisions
+from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
 from qtool.planning.speed import slow_layers
-from qtool.plugins.search import candidate_files, measured_model, search_loop
+from qtool.plugins.search import candidate_files, search
 from qtool.plugins.search.archive import Archive
 from qtool.plugins.search.candidate_files import CandidateFiles
+from qtool.plugins.search.choices import layers_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
-from qtool.plugins.search.layer_costs import NodeCosts
-from qtool.plugins.search.measured_model import named_steps
-from qtool.plugins.search.search_loop import Search
-from qtool.plugins.search.tune_result import TuneResult
+from qtool.plugins.search.search import Search, Subject
+from qtool.plugins.search.tune_result import SearchPlace, TuneResult
 from tests.plugins.search.nets import captured_ladder, ladder
 
 _, CALIBRATION, _ = ladder()
@@ -55,11 +55,7 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
         speeds = [1 + 0.1 * _roundings(file) for file in files]
         return tuple(Ratio(s, s, s, s, s) for s in speeds)
 
-    def costs(items: Any, *_: Any) -> NodeCosts:
-        return NodeCosts(100.0, (-1.0,) * len(items.nodes), 0.1, 0.0)
-
     monkeypatch.setattr(candidate_files, "measure_speedups", speedups)
-    monkeypatch.setattr(measured_model, "measure_costs", costs)
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +78,20 @@ class Toy:
         self.float_file = captured_ladder().export_float(folder / "float.onnx", TARGET)
         graph, _ = captured_ladder().for_target(TARGET)
         self.refused: set[str] = set()
-        files = CandidateFiles(folder, self.float_file, [], 0.0, self.convert, self.float_file)
+        files = CandidateFiles(folder, self.float_file, [], 0.0, self.convert)
+        whole = captured_ladder().plan(TARGET, recipe=recipes[-1])
+        samples = [graph.bind(to_batch(CALIBRATION[0][:8]))]
         self.search = Search(
             files,
-            TARGET,
-            recipes,
-            [graph.bind(to_batch(CALIBRATION[0][:8]))],
             ToyJudge(),  # type: ignore[arg-type]  # a toy
             goals,
             SearchOptions(**{"choices": ("static",), "timing": 0.0, **options}),
             Archive(None, {}),
+            Subject(recipes, layers_of(whole), self.plan, samples),
         )
+
+    def plan(self, recipe: Recipe) -> QuantPlan:
+        return captured_ladder().plan(TARGET, recipe=recipe)
 
     def convert(self, recipe: Recipe) -> Any:
         if recipe.accuracy in self.refused:
@@ -106,7 +105,7 @@ class Toy:
         )
 
     def run(self) -> TuneResult:
-        return self.search.run()
+        return self.search.run(time.monotonic(), SearchPlace(TARGET, 1))
 
 
 @pytest.fixture
@@ -117,8 +116,8 @@ def toy(tmp_path: Path, calibration: qtool.Calibration) -> Any:
 def test_a_loose_goal_needs_one_evaluation(toy: Any) -> None:
     result = toy(TuneGoals(min_sqnr=-100.0)).run()
     assert result.reached
-    assert result.stopped == ""
-    assert result.fresh == len(result.evaluated) == 1
+    assert result.run.stopped == ""
+    assert result.run.fresh == len(result.evaluated) == 1
     assert set(result.best.choices) == {"static"}
 
 
@@ -130,7 +129,7 @@ def test_the_first_candidate_is_the_file_of_quantize(
 
     monkeypatch.setattr(planner, "slow_layers", second)
     one = toy(TuneGoals(min_sqnr=-100.0), choices=("static", "int8-weights"))
-    first, whole = one.run().evaluated
+    first, whole, *_ = one.run().evaluated
     assert first.choices == ("static", "int8-weights", "static", "static")
     assert set(whole.choices) == {"static"}
     one.convert(Recipe(accuracy="fast")).export(tmp_path / "default.onnx")
@@ -144,7 +143,6 @@ def test_candidates_leave_more_in_float_until_the_goal_is_met(toy: Any) -> None:
     result = toy(TuneGoals(min_sqnr=goal), evaluations=12).run()
     assert result.reached
     assert 0 < result.best.choices.count("float") < len(result.best.choices)
-    assert [t.number for t in result.evaluated] == list(range(1, len(result.evaluated) + 1))
     assert result.best.key in result.front
     assert len({t.key for t in result.evaluated}) == len(result.evaluated)
 
@@ -161,38 +159,41 @@ def test_without_budget_left_only_the_first_level_is_evaluated(toy: Any) -> None
     levels = [Recipe(accuracy="fast"), Recipe(accuracy="balanced")]
     result = toy(TuneGoals(min_sqnr=1000.0), levels, budget=0.0).run()
     assert [t.accuracy for t in result.evaluated] == ["fast"]
-    assert result.stopped == "the time budget is used up"
-    assert result.agreement == (None, None)
-    assert result.float_time == 0.0
+    assert result.run.stopped == "the time budget is used up"
 
 
 def test_a_level_that_cannot_be_converted_is_skipped_unless_it_is_the_first(toy: Any) -> None:
     levels = [Recipe(accuracy="fast"), Recipe(accuracy="balanced")]
     search = toy(TuneGoals(min_sqnr=-100.0), levels)
     search.refused = {"balanced"}
-    assert search.run().notes == ("skipped balanced: no plan for balanced",)
+    assert search.run().run.notes == ("skipped balanced: no plan for balanced",)
     search = toy(TuneGoals(min_sqnr=-100.0), levels)
     search.refused = {"fast"}
     with pytest.raises(PlanError, match="no plan for fast"):
         search.run()
 
 
-def test_a_candidate_that_cannot_be_converted_is_not_proposed_again(
+def test_a_candidate_that_cannot_be_converted_is_passed_over(
     toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate, configs = Search._evaluate, []
+    evaluate, recipes = Search._evaluate, []
 
-    def refuse(self: Search, space: Any, config: Any, *args: Any, **more: Any) -> Any:
-        configs.append(config)
-        if 1 < len(configs) < 4:
+    def refuse(self: Search, recipe: Recipe, *args: Any) -> Any:
+        recipes.append(recipe)
+        if len(recipes) == 2:
             raise PlanError("no plan")
-        return evaluate(self, space, config, *args, **more)
+        return evaluate(self, recipe, *args)
 
     monkeypatch.setattr(Search, "_evaluate", refuse)
-    search = toy(TuneGoals(min_sqnr=45.0), evaluations=3)
-    search.run()
-    assert search.search.refused == set(configs[1:3])
-    assert len(set(configs)) == len(configs)
+    assert len(toy(TuneGoals(min_sqnr=45.0)).run().evaluated) > 1
+    assert recipes.count(recipes[1]) == 1
+
+
+def test_where_all_layers_meet_the_goal_cheaper_weights_are_tried(toy: Any) -> None:
+    goals, choices = TuneGoals(min_sqnr=-100.0, smallest=True), ("static", "int8-weights")
+    result = toy(goals, choices=choices).run()
+    assert result.reached
+    assert len(result.evaluated) <= 2
 
 
 def test_an_interruption_ends_the_search_and_another_signal_the_command(
@@ -205,17 +206,10 @@ def test_an_interruption_ends_the_search_and_another_signal_the_command(
         raise signal
 
     signal: KeyboardInterrupt = KeyboardInterrupt()
-    monkeypatch.setattr(search_loop, "measure_model", interrupted)
+    monkeypatch.setattr(search, "ranked", interrupted)
     result = toy(TuneGoals(min_sqnr=1000.0)).run()
-    assert result.stopped == "interrupted"
+    assert result.run.stopped == "interrupted"
     assert len(result.evaluated) == 1
     signal = Terminated()
     with pytest.raises(Terminated):
         toy(TuneGoals(min_sqnr=1000.0)).run()
-
-
-def test_levels_and_named_steps_are_one_recipe() -> None:
-    recipe = Recipe(accuracy="balanced")
-    named = named_steps(recipe)
-    assert named.recover is not None
-    assert named_steps(replace(recipe, accuracy="fast", recover=named.recover)) == named
