@@ -233,12 +233,7 @@ def write_file(
         )
         if options.float_file is not None:
             quantized.captured.export_float(options.float_file, quantized.plan.target)
-    speed, untimed = None, ""
-    if options.timing:
-        untimed = untimed_reason(quantized.plan.target, place.suffix.lower())
-        if not untimed:
-            with track_task("timing"):
-                speed = measure_speedup(quantized, place, seconds=options.timing)
+    speed, untimed = _speed(quantized, place, options.timing)
     rows, wrong = _in_browser(quantized, place)
     plan = quantized.plan
     timed = 0 if speed is None or quantized.captured.file_bytes else speed.float_bytes
@@ -261,6 +256,15 @@ def write_file(
     if failure is not None:
         raise failure
     return file
+
+
+def _speed(quantized: QuantizedModel, place: Path, seconds: float) -> tuple[Speedup | None, str]:
+    """Return the speed of a file, or why it is not timed."""
+    untimed = untimed_reason(quantized.plan.target, place.suffix.lower()) if seconds else ""
+    if untimed or not seconds:
+        return None, untimed
+    with track_task("timing"):
+        return measure_speedup(quantized, place, seconds=seconds), ""
 
 
 def _in_browser(

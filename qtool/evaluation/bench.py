@@ -163,7 +163,7 @@ def bench(
     Example:
         >>> print(qtool.bench(["model.onnx", "model.int8.onnx"]))
     """
-    sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
+    sizes = ReportOptions.batch_sizes if batch_sizes is None else tuple(batch_sizes)
     _check_numbers(sizes, threads, seconds, precision)
     paths = model_files(files)
     for path in paths:
@@ -171,14 +171,9 @@ def bench(
     if not paths:
         raise DataError("there is no file", CallEdit("give one or more to time"))
     check_same_inputs(paths)
-    notes = []
+    notes: tuple[str, ...] = ()
     if (only := fixed_batch(paths)) is not None:
-        name, taken = only
-        if batch_sizes is None:
-            sizes = (taken,)
-            notes.append(f"{name} takes batches of {taken} alone")
-        for size in sizes:
-            _check_batch(name, taken, size)
+        sizes, notes = _only_size(*only, None if batch_sizes is None else sizes)
     batch = _random_batch(paths, max(sizes)) if data is None else _first_batch(paths[0], data)
     pairs = [(size, count) for count in threads for size in sizes]
     timings = []
@@ -189,7 +184,18 @@ def bench(
         ]
     place = runtime_title(runtime)
     names = tuple(map(str, files))
-    return Bench(names, this_machine(), tuple(timings), precision, place, tuple(notes))
+    return Bench(names, this_machine(), tuple(timings), precision, place, notes)
+
+
+def _only_size(
+    name: str, size: int, wanted: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the batch sizes to time where a file takes one alone, and notes."""
+    if wanted is None:
+        return (size,), (f"{name} takes batches of {size} alone",)
+    for each in wanted:
+        _check_batch(name, size, each)
+    return wanted, ()
 
 
 def _check_batch(name: str, taken: int, size: int) -> None:

@@ -87,6 +87,15 @@ def load_model(
         return folder_model
     if ":" not in source:
         raise _no_model(source)
+    return _built(source, weights)
+
+
+def _built(source: str, weights: str | Path | None) -> nn.Module:
+    """Return the model that code builds, in eval mode.
+
+    Raises:
+        CaptureError: see `load_model`.
+    """
     model = _from_code(source)
     if not isinstance(model, nn.Module):
         raise no_module(source, model)

@@ -64,22 +64,14 @@ def metric_check(
         return GateCheck(measured.name, Outcome.INCONCLUSIVE, text), None
     low, high = drop.ends(1.0)
     needed = None if drop.decides(limit) else drop.samples_needed(limit)
+    interval = Interval(drop.value, low, high)
     result = GateMetricResult(
-        measured.name,
-        real,
-        value,
-        Interval(drop.value, low, high),
-        limit,
-        options.confidence,
-        needed,
-        measured.output,
+        measured.name, real, value, interval, limit, options.confidence, needed, measured.output
     )
     unit, scale = (" points", 100) if measured.percent else ("", 1)
-    text = (
-        f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
-        f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
-        f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
-    )
+    text = f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
+    text += f"{quantity(measured.samples, 'sample')}, {_drop_text(drop, scale, unit)}"
+    text += f", limit {scale * limit:.3g}"
     text += "" if measured.hits is None else _one_answer(samples)
     outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
     if high < -(most := max(limit, _GAIN * usual)) and not options.other_model:
@@ -97,6 +89,11 @@ def metric_check(
             else "; the drop is so near to the limit that no number of samples decides"
         )
     return GateCheck(measured.name, outcome, text), result
+
+
+def _drop_text(drop: Drop, scale: float, unit: str) -> str:
+    low, high = (scale * end for end in drop.ends(1.0))
+    return f"drop {scale * drop.value:.3g} ({low:.3g} to {high:.3g}){unit}"
 
 
 def _one_answer(samples: Samples) -> str:

@@ -56,14 +56,12 @@ def runtime_graph(
     def session(types: tuple[Any, ...]) -> ort.InferenceSession:
         if types not in sessions:
             inputs = [_input(known, n, *t) for n, t in zip(computed, types, strict=True)]
-            output_infos = [
+            results = [
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
             options = ort.SessionOptions()
             stored = _stored(constants, options)
-            body = helper.make_graph(
-                parts, "float", inputs, output_infos, stored, value_info=inside
-            )
+            body = helper.make_graph(parts, "float", inputs, results, stored, value_info=inside)
             model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = version
             options.enable_cpu_mem_arena = False  # an arena per part would keep its peak memory
