@@ -107,9 +107,8 @@ def quantize_by_blocks(
         data: batches, as for `quantize`; read again on resuming.
         path: path of the file; its weights are written to `<path>.<digest>.data` next to it.
         model: your own model, built in `qtool.init_empty_weights()`; the folder holds its weights.
-        task: task of a transformers model, as for `load_model`. Batches of a decoder with its KV
-            cache have an empty one, as those of `load_data` for its model do.
-        attention: as for `load_model`.
+        task, attention: as for `load_model`. Batches of a decoder with its KV cache have an empty
+            one, as those of `load_data` for its model do.
         cache: "float" or "int8", the KV cache of a decoder.
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
             than a quarter of that are split, and joined again by a Concat.
@@ -120,8 +119,7 @@ def quantize_by_blocks(
         evaluation: data to measure the accuracy of the file on. The float model runs next to it,
             as a temporary file, where both fit into `memory`; `QuantizedFile.unmeasured` says where
             not.
-        keywords: as for `quantize`. Of the steps those run that need no more than a block
-            (`Step.scope`).
+        keywords: as for `quantize`. Steps run that need no more than a block (`Step.scope`).
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.

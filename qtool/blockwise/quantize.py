@@ -65,6 +65,7 @@ from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
+from qtool.planning.plan import QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
 from qtool.verification.estimate import Estimate
@@ -110,7 +111,7 @@ def convert_blocks(
     how = QuantizeOptions(**keywords)
     target, observer = how.target or targets.DEFAULT, how.observer
     chosen = Recipe.of(*how.rules)
-    _, skipped = select_block_steps(chosen)
+    select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
     choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
@@ -122,13 +123,7 @@ def convert_blocks(
     identity |= {"block": str(block), "memory": str(memory)}
     G.defer_tensors(captured.module, source.read)
     whole = _for_target(captured, target, check=stored_identity(path) is None)
-    names = [G.name_of(n) for n in G.calls(whole.graph)]
-    chosen.check_names([*(i.name for i in whole.inputs), *names])
-    layers, joints = split(whole, block // SPLIT)
-    spec = observers.parse(observer)
-    spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
-    blocks, recorded = cut_into_parts(whole, chosen, block, joints)
-    plan = make_plan(whole.graph, targets.target(target), spec, recorded, layers=layers)
+    blocks, plan, layers = _planned(whole, chosen, target, observer, block)
     with open_checkpoint(path, identity, ranks) as checkpoint:
         run = BlockwiseRun(whole, plan, blocks, checkpoint)
         needed = run.required(0, blocks)
@@ -136,18 +131,17 @@ def convert_blocks(
         run = replace(run, parameters=solve_by_blocks(run))
         _convert_left(run, source)
         estimate = _write(run, path, source.fingerprint, example, memory)
-    notes = _unused_rules(run, layers) + run.parameters.notes
-    if skipped and chosen.accuracy == "best":
-        notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
-    return ConvertedBlocks(
-        path,
-        run,
-        source.float_bytes,
-        estimate,
-        (whole.cut(example, 1), example),
-        partial(_batches, source.model),
-        notes,
-    )
+    notes = _unused_rules(run, layers) + run.parameters.notes + _skipped_steps(chosen)
+    samples, again = (whole.cut(example, 1), example), partial(_batches, source.model)
+    return ConvertedBlocks(path, run, source.float_bytes, estimate, samples, again, notes)
+
+
+def _skipped_steps(recipe: Recipe) -> tuple[str, ...]:
+    """Return a note on the steps of a recipe that need the whole network."""
+    _, skipped = select_block_steps(recipe)
+    if not skipped or recipe.accuracy != "best":
+        return ()
+    return (f"block by block these steps do not run: {', '.join(skipped)}",)
 
 
 def _write(
@@ -250,6 +244,24 @@ def _unused_rules(run: BlockwiseRun, layers: Mapping[str, str]) -> tuple[str, ..
 # Where a block ends is a matter of memory; in which part a layer is trained decides what its
 # weights become. So the parts are recorded in the recipe of the file, and a conversion with that
 # recipe has them whatever its memory is. A part is converted as one block.
+
+
+def _planned(
+    whole: FloatGraph, recipe: Recipe, target: str, observer: str, block: int
+) -> tuple[list[Block], QuantPlan, Mapping[str, str]]:
+    """Split layers that are larger than a block, in place, and plan the graph.
+
+    Returns:
+        (blocks, plan, name of a new node -> name of its layer).
+    """
+    names = [G.name_of(n) for n in G.calls(whole.graph)]
+    recipe.check_names([*(i.name for i in whole.inputs), *names])
+    layers, joints = split(whole, block // SPLIT)
+    spec = observers.parse(observer)
+    spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+    blocks, recorded = cut_into_parts(whole, recipe, block, joints)
+    plan = make_plan(whole.graph, targets.target(target), spec, recorded, layers=layers)
+    return blocks, plan, layers
 
 
 def cut_into_parts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -38,12 +38,14 @@ from qtool.evaluation.report.report import SCHEMA, FloatOperator, Report
 from qtool.evaluation.report.verdict import best_model, make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.metrics.metric import check_drop
+from qtool.metrics.sample_statistics import SampleStatistics
 from qtool.verification import Coverage, Exactness, SelfCheck
 
 if TYPE_CHECKING:
     from qtool.frontends.data.sample_names import SampleNames
 
 
+Audits = Sequence[tuple[Subject, Coverage, Exactness | None]]
 TIMED_SAMPLES = 64
 
 
@@ -100,23 +102,11 @@ def build_report(
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
-    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
-    arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
-    measured = measure_arrays(
-        *(reference, files[1:], arrays),
-        first=first,
-        store=store,
-        contexts=data.contexts,
-        yardsticks=yardsticks,
-    )
-    agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
+    measured, agreements = _measure(reference, files[1:], data, first, store, bars)
     accuracy = summarize(measured, data.labels, names=names, agreements=agreements)
     if data.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
-    coverages = [coverage_of(store, i, f) for i, f in enumerate(opened)]
-    if not isinstance(layers, str) and not opened[1].runs_here:
-        coverages[1] = layers.planned_coverage()
-    exact = (None, *(exactness_of(store, i, f, first) for i, f in enumerate(opened[1:], 1)))
+    audits = _audit(store, subjects, opened, layers, first)
     batch = first.joined(TIMED_SAMPLES)
     latency, profile = measure_latencies(store, subjects, batch, options, bars)
     fields = (
@@ -126,9 +116,8 @@ def build_report(
     )
     if user := data.metrics(files):
         accuracy = summarize(measured, data.labels, user, names, agreements)
-    if (sample_names := data.sample_names) is not None:
-        accuracy = _named(accuracy, sample_names)
-    audits = list(zip(subjects, coverages, exact, strict=True))
+    if data.sample_names is not None:
+        accuracy = _named(accuracy, data.sample_names)
     models = _judged(audits, accuracy, latency, options.goals)
     return Report(
         schema=SCHEMA,
@@ -140,17 +129,55 @@ def build_report(
         latency=latency,
         profile=profile,
         best=best_model(models, latency),
-        float_operators=tuple(
-            FloatOperator(subject.name, r.name, r.op, r.kernel, r.macs, r.reason)
-            for subject, coverage, _ in audits[1:]
-            for r in coverage.float_rows
-        ),
+        float_operators=tuple(_float_operators(audits[1:])),
         **fields,
     )
 
 
+def _measure(
+    reference: Reference,
+    files: Sequence[Path],
+    data: LabelledData,
+    first: FirstBatches,
+    store: Store,
+    bars: Bars,
+) -> tuple[SampleStatistics, Agreements]:
+    """Run all files on the data; stored results of an interrupted run are not computed again."""
+    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
+    arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
+    measured = measure_arrays(
+        *(reference, files, arrays),
+        first=first,
+        store=store,
+        contexts=data.contexts,
+        yardsticks=yardsticks,
+    )
+    return measured, store.load_or_make("agreements", Agreements, yardsticks.agreements)
+
+
+def _audit(
+    store: Store,
+    subjects: Sequence[Subject],
+    files: Sequence[ModelFile],
+    layers: LayerAnalysis | str,
+    first: FirstBatches,
+) -> Audits:
+    """Return the coverage and exactness of each file, as planned where it does not run here."""
+    coverages = [coverage_of(store, i, f) for i, f in enumerate(files)]
+    if not isinstance(layers, str) and not files[1].runs_here:
+        coverages[1] = layers.planned_coverage()
+    exact = (None, *(exactness_of(store, i, f, first) for i, f in enumerate(files[1:], 1)))
+    return list(zip(subjects, coverages, exact, strict=True))
+
+
+def _float_operators(audits: Audits) -> Iterator[FloatOperator]:
+    for subject, coverage, _ in audits:
+        for r in coverage.float_rows:
+            yield FloatOperator(subject.name, r.name, r.op, r.kernel, r.macs, r.reason)
+
+
 def _judged(
-    audits: Sequence[tuple[Subject, Coverage, Exactness | None]],
+    audits: Audits,
     accuracy: Accuracy,
     latency: Sequence[Timing],
     goals: Goals,

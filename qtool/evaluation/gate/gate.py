@@ -27,7 +27,7 @@ from qtool.core.number_texts import times
 from qtool.core.output_evidence import Evidence
 from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
-from qtool.core.types import Progress
+from qtool.core.types import Array, Progress
 from qtool.core.versions import version_of
 from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.gate.data_checks import ConstantOutput, DataChecks
@@ -94,7 +94,6 @@ def run_gate(
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
-    begun, clock = datetime.now(timezone.utc), time.monotonic()
     known = FilePass(metric[0], reference, file, options)
     samples = _run(known, files, first, stream)
     if isinstance(samples, GateCheck):
@@ -105,24 +104,12 @@ def run_gate(
     checks = known.checks(samples)
     result = _with(result, *checks)
     if all(check.outcome is Outcome.ACCEPTED for check in checks):
-        try:
-            sorted_ = in_own_order(samples, used, getattr(data.batches, "positions", None))
-            check, measured = metric_check(*metric, *sorted_, options)
-            result = replace(_with(result, check), metric=measured)
-        except DataError as error:
-            result = _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
+        positions = getattr(data.batches, "positions", None)
+        result = _with_metric(result, metric, samples, used, positions, options)
     if options.min_speedup is not None:
         check, ratio = _speed_check(files, first, options)
         result = replace(_with(result, check), speedup=ratio)
-    run = GateRun(
-        known.digest.hexdigest(),
-        digest_of(used),
-        this_machine().cpu,
-        runtime_title(options.runtime, file.suffix) or f"ONNX Runtime {version_of('onnxruntime')}",
-        begun.isoformat(timespec="seconds"),
-        time.monotonic() - clock,
-    )
-    return replace(result, run=run)
+    return replace(result, run=known.record(used))
 
 
 def _run(
@@ -138,6 +125,22 @@ def _run(
         return GateCheck("inputs", Outcome.NOT_COMPARABLE, str(error))
     except OutputTypeError as error:
         return GateCheck("outputs", Outcome.NOT_COMPARABLE, str(error))
+
+
+def _with_metric(
+    result: GateResult,
+    metric: tuple[GateMetric, int],
+    samples: Samples,
+    labels: Array | None,
+    positions: Array | None,
+    options: GateOptions,
+) -> GateResult:
+    """Return the result with what the metric says, or why labels do not fit."""
+    try:
+        check, measured = metric_check(*metric, *in_own_order(samples, labels, positions), options)
+    except DataError as error:
+        return _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
+    return replace(_with(result, check), metric=measured)
 
 
 def _with(result: GateResult, *checks: GateCheck) -> GateResult:
@@ -223,6 +226,19 @@ class FilePass:
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
+        self._begun, self._clock = datetime.now(timezone.utc), time.monotonic()
+
+    def record(self, labels: Any) -> GateRun:
+        """Return what was run where, and how long it took since the pass was made."""
+        runtime = runtime_title(self._runtime, self._opened.path.suffix)
+        return GateRun(
+            self.digest.hexdigest(),
+            digest_of(labels),
+            this_machine().cpu,
+            runtime or f"ONNX Runtime {version_of('onnxruntime')}",
+            self._begun.isoformat(timespec="seconds"),
+            time.monotonic() - self._clock,
+        )
 
     def run(self, files: Sequence[Path], data: Iterable[Arrays]) -> Samples:
         """Return what the metric needs of all samples.

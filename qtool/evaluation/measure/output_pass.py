@@ -219,7 +219,6 @@ def measure_arrays(
     reference.compare_with(files)
     ranges = [_ranges(f, reference.session) for f in (reference.file, *files)]
     statistics = _Accumulator(store or Store())
-    saved = time.monotonic()
     for index, arrays in enumerate(data):
         if first is not None:
             first.add(arrays)
@@ -240,9 +239,7 @@ def measure_arrays(
             continue
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, [expected, *others], context, ranges), mark)
-        if time.monotonic() - saved > SAVE_EVERY:
-            statistics.save()
-            saved = time.monotonic()
+        statistics.save(after=SAVE_EVERY)
     if not statistics.marks:
         raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     statistics.save()
@@ -292,7 +289,7 @@ class _Accumulator:
     """Statistics of the batches so far, and a checksum of each batch."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store, self.saved = store, time.monotonic()
         self.marks: list[int] = []
         self.parts: list[SampleStatistics] = []
         self.stored: list[tuple[int, SampleStatistics]] = []
@@ -321,8 +318,10 @@ class _Accumulator:
         self.marks.append(mark)
         self.parts.append(statistics)
 
-    def save(self) -> None:
-        if self.is_stored:
+    def save(self, after: float = 0.0) -> None:
+        """Store the results, if the last ones were stored more than `after` seconds ago."""
+        if self.is_stored and time.monotonic() - self.saved >= after:
+            self.saved = time.monotonic()
             arrays = self.measured().arrays()
             self.store.save("outputs", {**arrays, "marks": np.array(self.marks)})
 
