@@ -273,8 +273,8 @@ class _Run:
         """Run a batch, in parts without padding.
 
         Args:
-            index: of the batch.
-            bound: bound to the inputs of the graph, on the host.
+            index: number of the batch.
+            bound: the batch, bound to the inputs of the graph, on the host.
             on_device: the same where the graph runs.
         """
         graph, tensors = self.graph, self.graph.tensors_of(bound)

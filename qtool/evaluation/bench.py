@@ -163,7 +163,7 @@ def bench(
     Example:
         >>> print(qtool.bench(["model.onnx", "model.int8.onnx"]))
     """
-    sizes = ReportOptions.batch_sizes if batch_sizes is None else tuple(batch_sizes)
+    sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
     _check_numbers(sizes, threads, seconds, precision)
     paths = model_files(files)
     for path in paths:
@@ -173,7 +173,7 @@ def bench(
     check_same_inputs(paths)
     notes: tuple[str, ...] = ()
     if (only := fixed_batch(paths)) is not None:
-        sizes, notes = _only_size(*only, None if batch_sizes is None else sizes)
+        sizes, notes = _only_size(*only, batch_sizes)
     batch = _random_batch(paths, max(sizes)) if data is None else _first_batch(paths[0], data)
     pairs = [(size, count) for count in threads for size in sizes]
     timings = []
@@ -188,8 +188,8 @@ def bench(
 
 
 def _only_size(
-    name: str, size: int, wanted: tuple[int, ...] | None
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    name: str, size: int, wanted: Sequence[int] | None
+) -> tuple[Sequence[int], tuple[str, ...]]:
     """Return the batch sizes to time where a file takes one alone, and notes."""
     if wanted is None:
         return (size,), (f"{name} takes batches of {size} alone",)

@@ -236,7 +236,7 @@ SIDES_OF_SPECTRA = Workaround(
     reason="shape inference takes another default of `onesided`, and the checker refuses the file",
     rewrite=write_sides_of_spectra,
     seen_in="1.23.2",
-    upstream="",
+    upstream="https://github.com/onnx/onnx/pull/7731",
     reproduction="test_onnx.py::test_a_spectrum_without_onesided_has_both_sides",
 )
 
