@@ -38,7 +38,6 @@ from qtool.evaluation.report.report import SCHEMA, FloatOperator, Report
 from qtool.evaluation.report.verdict import best_model, make_verdict
 from qtool.evaluation.subject import Subject
 from qtool.metrics.metric import check_drop
-from qtool.metrics.sample_statistics import SampleStatistics
 from qtool.verification import Coverage, Exactness, SelfCheck
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 
 Audits = Sequence[tuple[Subject, Coverage, Exactness | None]]
-TIMED_SAMPLES = 64
+TIMED = 64
 
 
 class LayerAnalysis(Protocol):
@@ -102,57 +101,36 @@ def build_report(
     store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
-    measured, agreements = _measure(reference, files[1:], data, first, store, bars)
+    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
+    arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
+    measured = measure_arrays(
+        *(reference, files[1:], arrays),
+        first=first,
+        store=store,
+        contexts=data.contexts,
+        yardsticks=yardsticks,
+    )
+    agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
     accuracy = summarize(measured, data.labels, names=names, agreements=agreements)
     if data.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     audits = _audit(store, subjects, opened, layers, first)
-    batch = first.joined(TIMED_SAMPLES)
-    latency, profile = measure_latencies(store, subjects, batch, options, bars)
-    fields = (
-        {"layers_note": layers}
-        if isinstance(layers, str)
-        else layers.fields(store, first.by_name(), options, bars)
-    )
+    latency, profile = measure_latencies(store, subjects, first.joined(TIMED), options, bars)
+    fields = _layer_fields(layers, store, first, options, bars)
     if user := data.metrics(files):
         accuracy = summarize(measured, data.labels, user, names, agreements)
-    if data.sample_names is not None:
-        accuracy = _named(accuracy, data.sample_names)
     models = _judged(audits, accuracy, latency, options.goals)
     return Report(
-        schema=SCHEMA,
-        title=options.title,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **_heading(options),
         models=models,
         machine=this_machine(),
-        accuracy=accuracy,
+        accuracy=_named(accuracy, data.sample_names),
         latency=latency,
         profile=profile,
         best=best_model(models, latency),
         float_operators=tuple(_float_operators(audits[1:])),
         **fields,
     )
-
-
-def _measure(
-    reference: Reference,
-    files: Sequence[Path],
-    data: LabelledData,
-    first: FirstBatches,
-    store: Store,
-    bars: Bars,
-) -> tuple[SampleStatistics, Agreements]:
-    """Run all files on the data; stored results of an interrupted run are not computed again."""
-    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
-    arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
-    measured = measure_arrays(
-        *(reference, files, arrays),
-        first=first,
-        store=store,
-        contexts=data.contexts,
-        yardsticks=yardsticks,
-    )
-    return measured, store.load_or_make("agreements", Agreements, yardsticks.agreements)
 
 
 def _audit(
@@ -168,6 +146,23 @@ def _audit(
         coverages[1] = layers.planned_coverage()
     exact = (None, *(exactness_of(store, i, f, first) for i, f in enumerate(files[1:], 1)))
     return list(zip(subjects, coverages, exact, strict=True))
+
+
+def _heading(options: ReportOptions) -> Mapping[str, Any]:
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"schema": SCHEMA, "title": options.title, "created": created}
+
+
+def _layer_fields(
+    layers: LayerAnalysis | str,
+    store: Store,
+    first: FirstBatches,
+    options: ReportOptions,
+    bars: Bars,
+) -> Mapping[str, Any]:
+    if isinstance(layers, str):
+        return {"layers_note": layers}
+    return layers.fields(store, first.by_name(), options, bars)
 
 
 def _float_operators(audits: Audits) -> Iterator[FloatOperator]:
@@ -196,8 +191,10 @@ def _judged(
     return tuple(models)
 
 
-def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
+def _named(accuracy: Accuracy, names: SampleNames | None) -> Accuracy:
     """Return the accuracy with the names and thumbnails that the data has of the worst samples."""
+    if names is None:
+        return accuracy
 
     def named(sample: WorstSample) -> WorstSample:
         return replace(
