@@ -96,4 +96,4 @@ def dies(rank: int) -> None:
 def test_a_rank_that_dies_while_it_solves_ends_the_others() -> None:
     one, other = run(2, dies)
     assert other.code == 3
-    assert one.error.endswith("rank 1 of 2 is gone: its process ended")
+    assert one.error.endswith("rank 1 of 2 is gone: no sign of life for 50 s")

@@ -66,7 +66,7 @@ def workplace(folder: Path, patch: pytest.MonkeyPatch) -> Cli:
     return Cli(folder)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")  # other tests of the process have the defaults
 def quick() -> Iterator[None]:
     with quick_commands():
         yield
@@ -75,7 +75,7 @@ def quick() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The sample network's files, as the examples of `calibrate` and `convert` make them."""
-    with pytest.MonkeyPatch.context() as patch:
+    with quick_commands(), pytest.MonkeyPatch.context() as patch:
         cli = workplace(tmp_path_factory.mktemp("cli"), patch)
         for command in ("calibrate", "convert"):
             cli(*cli.example_of(command))

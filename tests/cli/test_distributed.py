@@ -16,6 +16,7 @@ from tests.distributed.processes import Command
 
 M = "tests.cli.models:"
 DATA = ("--data", "calib_data/digits")
+FAST = ("--accuracy", "fast")  # as `sample` is made
 
 
 def started(cli: Cli, rank: int, *arguments: str, port: int) -> Command:
@@ -56,7 +57,7 @@ def test_torchrun_calibrates_to_the_same_bytes(sample: Cli) -> None:
         "--master-port",
     )
     run = subprocess.run(
-        [*torchrun, str(free_port()), *command, *DIGITS, *DATA, "-o", str(file), "--json"],
+        [*torchrun, str(free_port()), *command, *DIGITS, *DATA, *FAST, "-o", str(file), "--json"],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -42,7 +42,7 @@ def test_a_goal_out_of_reach_writes_the_best_and_says_how_far(cli: Cli) -> None:
     assert 'mode = "static"' in (cli.folder / "best.toml").read_text()
     again = json.loads(cli(*asked, "--min-sqnr", "20", "--page", "best.html", "--json").stdout)
     assert again["reached"]
-    assert again["fresh"] == 0
+    assert again["run"]["fresh"] == 0
     assert "All goals met" in (cli.folder / "best.html").read_text()
 
 

@@ -216,6 +216,7 @@ class FilePass:
     def __init__(
         self, metric: GateMetric, reference: Reference, file: Path, options: GateOptions
     ) -> None:
+        self._begun, self._clock = datetime.now(timezone.utc), time.monotonic()
         self.reference = reference
         self.digest = Digest()
         self._opened, self._runtime = open_file(file), options.runtime
@@ -226,7 +227,6 @@ class FilePass:
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
-        self._begun, self._clock = datetime.now(timezone.utc), time.monotonic()
 
     def record(self, labels: Any) -> GateRun:
         """Return what was run where, and how long it took since the pass was made."""

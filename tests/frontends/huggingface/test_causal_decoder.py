@@ -157,7 +157,7 @@ def test_calibrate_and_convert_with_a_cache(mode: str, tmp_path: Path) -> None:
     calibration = qtool.calibrate(decoder, [batch], mode=mode, dynamic=DYNAMIC, recover=steps)
     assert example_batch(calibration, decoder).size == 1  # what every kernel with a cache takes
     path = tmp_path / "model.onnx"
-    qtool.convert(decoder, calibration, accuracy="fast").export(path, timing=0)
+    qtool.convert(decoder, calibration).export(path, timing=0)
     without_data = qtool.verify(path, samples=4, batch_size=2)
     assert without_data.passed
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
