@@ -226,7 +226,7 @@ class Search:
         """Return the number of layers to try between two ends, and the predicted error.
 
         Args:
-            left: error that is left with so many of them in the better precision, as a share.
+            left: share of the error that remains with so many of them in the better precision.
             ends: a number that misses the goal, and one that meets it.
             noise: the measured errors of both.
         """
