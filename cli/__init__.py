@@ -26,7 +26,7 @@ from qtool.core.versions import version_of
 
 __all__ = ["JSON", "SCHEMAS", "envelope", "main"]
 
-SCHEMAS = {"convert": 2, "evaluate": 2, "explain": 2, "quantize": 2, "tune": 3, "verify": 2}
+SCHEMAS = {"convert": 2, "evaluate": 2, "quantize": 2, "tune": 3, "verify": 2}
 """Command -> number of the form of its document; 1 of others."""
 """Of the JSON documents, but for reports, which have a number of their own."""
 
@@ -34,8 +34,8 @@ SCHEMAS = {"convert": 2, "evaluate": 2, "explain": 2, "quantize": 2, "tune": 3, 
 GROUPS = {
     "Make a file": ("quantize", "calibrate", "merge", "convert"),
     "Judge it": ("verify", "gate", "evaluate", "report", "compare", "bench", "generate"),
-    "Search and explain": ("tune", "explain"),
-    "Tools": ("inspect", "emulators"),
+    "Search": ("tune",),
+    "Tools": ("inspect",),
 }
 """Heading in the help -> commands below it, in the order of use."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
@@ -137,9 +137,7 @@ HELP = {
     "calibrate": "Run a model on calibration data and write a calibration file.",
     "compare": "Compare ONNX files: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
-    "emulators": "List the processors that can be emulated, and what is missing.",
     "evaluate": "Compare an int8 file with its float model on data.",
-    "explain": "Find the layers that cause changed predictions.",
     "gate": "Decide whether a quantized file may take the place of its float file, for CI.",
     "generate": "Continue a text with the ONNX file of a language model.",
     "inspect": "Show the contents of a calibration or an ONNX file.",

@@ -55,7 +55,6 @@ _USUAL_OF = {
     "evaluate": "evaluate runtime",
     "compare": "reference min_speedup",
     "bench": "batch_sizes threads runtime precision",
-    "explain": "sample repaired_file",
 }
 """Parameters that --help shows of commands with more than `MANY` options; --help-all shows all."""
 MANY = 15

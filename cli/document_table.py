@@ -29,13 +29,11 @@ _TABLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "bench": (("qtool.evaluation.bench:Bench",),),
     "generate": (("qtool.evaluation.generation:Generation",),),
     "tune": ((f"{_OWN}:TunedFile", "TuneResult"),),
-    "explain": (("Explanation",),),
     "inspect": (
         ("qtool.evaluation.file_contents:ModelContents",),
         ("qtool.evaluation.file_contents:CalibrationContents",),
         ("qtool.evaluation.measure.provenance:Provenance",),
     ),
-    "emulators": (("Emulators",),),
 }
 """Command -> the alternatives of what it prints, each the parts of one object. A name without a
 module is one of `Plugin.documents`."""

@@ -86,15 +86,12 @@ from qtool.passes import GraphPass as GraphPass
 from qtool.planning.plan import QuantPlan as QuantPlan
 from qtool.planning.recipe import Recipe as Recipe, Rule as Rule
 from qtool.planning.targets import KernelRule as KernelRule, Target as Target
-from qtool.plugins.emulators.available import emulators as emulators
 from qtool.plugins.emulators.other_cpus import (
     verify_on as verify_on,
 )
 from qtool.plugins.emulators.result import CpuComparison as CpuComparison, CpuResult as CpuResult
-from qtool.plugins.search.explanation import Explanation as Explanation
 from qtool.plugins.search.goals import TuneGoals as TuneGoals
 from qtool.plugins.search.tuned_model import TunedModel as TunedModel
-from qtool.plugins.search.explain import explain as explain
 from qtool.plugins.search.tuning import tune as tune
 from qtool.verification import (
     Coverage as Coverage,

@@ -23,7 +23,7 @@ RESULTS = {
 }
 """What functions make, besides records; and names of types."""
 ELSEWHERE = {
-    "emulators": {"emulators", "verify_on"},
+    "emulators": {"verify_on"},
     "several processes": {"use_process_group"},
     "the folder of a language model": {
         *("GenerationOptions", "generate", "init_empty_weights", "quantize_by_blocks"),

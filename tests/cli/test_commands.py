@@ -181,8 +181,8 @@ def test_threads_wait_without_a_loop_unless_the_user_says_otherwise(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    cli("emulators")
+    cli("inspect", "--help")
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    cli("emulators")
+    cli("inspect", "--help")
     assert os.environ["OMP_WAIT_POLICY"] == "active"

@@ -30,8 +30,6 @@ CALLS = {
         *("tune", *DIGITS, "--data", "calib_data/digits", "--eval-data", *EVAL[1:], "-o", "a.onnx"),
         *("--evaluations", "1", "--accuracy", "fast", "--choices", "static,float"),
     ),
-    "explain": ("explain", "digits.int8.onnx", *FLOAT, *EVAL),
-    "emulators": ("emulators",),
 }
 """Commands of which tests/reference has no document."""
 PRINTED = re.compile(

@@ -44,7 +44,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "report": ("digits.toy", *JUDGED, "-o", "page", "--seconds", "0.2", "--layer-samples", "4"),
     "bench": ("float.toy", "digits.toy", "--seconds", "0.2", "--precision", "0.9"),
-    "explain": ("digits.toy", *JUDGED, "--save-fixed", "mended.toy"),
     "tune": (*DIGITS, *CALIBRATION, *TUNED, "--target", "toy", "-o", "tuned.toy"),
 }
 

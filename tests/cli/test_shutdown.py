@@ -78,7 +78,7 @@ def test_a_signal_ends_it_in_order(name: str, tmp_path: Path) -> None:
 def test_nobody_reads_the_output(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    process = started("emulators", folder=tmp_path, stdout=write)
+    process = started("inspect", "--help", folder=tmp_path, stdout=write)
     _, errors = process.communicate()
     os.close(write)
     assert process.returncode == 141

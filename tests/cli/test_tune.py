@@ -46,13 +46,6 @@ def test_a_goal_out_of_reach_writes_the_best_and_says_how_far(cli: Cli) -> None:
     assert "All goals met" in (cli.folder / "best.html").read_text()
 
 
-def test_explain_says_how_many_answers_changed(sample: Cli) -> None:
-    words = sample.example_of("explain")
-    assert sample(*words).stdout.endswith(" of 450 predictions changed\n")
-    missing = sample.refuses(*words, "--sample", "450")
-    assert missing == "there is no sample 450; the data has 450"
-
-
 class _Reader(CalibrationDataReader):
     def __init__(self, x: Any) -> None:
         self.batches = iter([{"x": x}])

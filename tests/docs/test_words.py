@@ -61,9 +61,8 @@ def test_words_to_avoid() -> None:
 
 
 def test_names_are_nouns_or_verbs() -> None:
-    allowed = {"explanation.py": {"given"}}  # a key of a stored result
     names = {f: NAMES.intersection(named(f)) for f in SOURCES}
-    assert {str(f): n for f, n in names.items() if n - allowed.get(f.name, set())} == {}
+    assert {str(f): n for f, n in names.items() if n} == {}
 
 
 def test_descriptions_of_arguments_and_results_begin_with_their_noun() -> None:

@@ -22,7 +22,6 @@ COMMANDS = (
     "compare",
     "bench",
     "tune",
-    "explain",
     BLOCKWISE,
 )
 _SCHEMES = {
@@ -33,7 +32,7 @@ _SCHEMES = {
     "weight-only-int2": "int2-weights",
 }
 
-NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "explain")
+NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench")
 """Commands on the file of `quantize`."""
 
 _NO_LAYER = r"nothing in this model can run in integers on \w+: .*; use --mode static"
@@ -48,8 +47,6 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     # of lstm the ranges of inputs are calibrated: smooth-quant moves them into the weights
     ("calibrate", "[!l]*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
     ("bench", "batch-1", "*", "does not accept batch size 2; time what it takes, --batch-sizes"),
-    ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
-    ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
 )
 """Cells that are refused; names are patterns of fnmatch, the sentence is a regular expression."""
 
@@ -138,9 +135,6 @@ _LINES: dict[str, Callable[[Kind, str, Path, Path], list[str]]] = {
         *(*_model(kind), *_data(kind), "--eval-data", kind.data, *kind.labels, *_QUICK),
         *("--choices", _SCHEMES[mode], "--evaluations", "1", "--min-sqnr", "-50"),
         *(*kind.target, "-o", str(folder / f"{mode}.tuned{kind.suffix}")),
-    ],
-    "explain": lambda kind, mode, file, folder: [
-        *(str(file), *_with_float(kind), *kind.labels, "--max-samples", "1")
     ],
     BLOCKWISE: lambda kind, mode, file, folder: [
         *(*_model(kind), *_data(kind), "--mode", mode, *_QUICK, "--memory", "1B"),

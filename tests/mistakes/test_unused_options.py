@@ -48,7 +48,6 @@ COMMANDS = (
     "compare int8.onnx int8.onnx --data",
     "bench int8.onnx --batch-sizes 4 --data",
     "verify int8.onnx --data",
-    f"explain int8.onnx --model {M}:image_net --data",
     f"tune {M}:image_net --max-drop 0.1 -o out.onnx --eval-data images.npy --data",
 )
 """Commands that read data."""

@@ -48,14 +48,13 @@ lacks(qtool.load_model, "q")
     "emulators": """
 from qtool.backends.formats import open_model
 lacks(getattr, qtool, "verify_on")
-lacks(getattr, qtool, "emulators")
 lacks(open_model, "a.onnx", runtime="node")
 """,
     "scales": """
 lacks(qtool.convert, net, calibration, scales="a.onnx")
 """,
     "search": """
-for name in ("tune", "explain", "TunedModel"):
+for name in ("tune", "TunedModel"):
     lacks(getattr, qtool, name)
 """,
     "tflite": """

@@ -105,7 +105,6 @@ _FILES: Mapping[str, Case] = {
     "gate-foreign": Case(f"gate foreign.onnx {GATE}", base=True),
     "gate-damaged": Case(f"gate base/damaged.onnx {GATE}", base=True),
     "gate-inconclusive": Case(f"gate base/int8.onnx {GATE} --max-drop 0.004", base=True),
-    "explain-foreign": Case(f"explain foreign.onnx {FLOAT} --max-samples 1", (TEXT,), base=True),
 }
 _REFUSALS: Mapping[str, Case] = {
     "refused-command": Case("quantise", (TEXT,), quick=True),
@@ -115,7 +114,6 @@ _REFUSALS: Mapping[str, Case] = {
     "refused-model": Case(
         "quantize tests.cli.models:broken --data calib_data/digits -o out/a.onnx"
     ),
-    "refused-detector": Case("@explain detector static"),
 }
 _HELP: Mapping[str, Case] = {
     "help": Case("--help", (TEXT,), quick=True),

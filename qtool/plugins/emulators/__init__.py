@@ -7,8 +7,5 @@ _HERE = "qtool.plugins.emulators"
 PLUGIN = Plugin(
     functions={"check_in_browser": f"{_HERE}.browser_check:check_in_browser"},
     runtimes={"node": f"{_HERE}.runtimes:NODE"},
-    documents={
-        "CpuComparison": f"{_HERE}.result:CpuComparison",
-        "Emulators": f"{_HERE}.available:Emulators",
-    },
+    documents={"CpuComparison": f"{_HERE}.result:CpuComparison"},
 )

@@ -1,4 +1,4 @@
-"""Installed emulators, and which are missing."""
+"""What processors that can be emulated lack on this machine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
-from qtool.core.number_texts import part, table
-from qtool.core.records import to_json
-from qtool.core.summary import Summary
 from qtool.plugins.emulators.cpus import CPUS, Cpu, Family
 from qtool.plugins.emulators.processes import run_command
 
@@ -26,59 +22,6 @@ _SECONDS = 60.0
 INSTALL_PAGE = "docs/emulators.md"
 _HOW = f"{INSTALL_PAGE} says how to install what is missing"
 _SYSROOT = "sysroot.json"
-
-
-@dataclass(frozen=True)
-class Emulator:
-    """A program or a set of packages that emulation needs.
-
-    Attributes:
-        name: what it is.
-        family: family of the processors that need it.
-        version: empty if it is missing.
-        where: path of the program or of the folder.
-        problem: why it cannot be used; empty if it works.
-    """
-
-    name: str
-    family: Family
-    version: str
-    where: str
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Emulators:
-    """Installed emulators and available processors.
-
-    Attributes:
-        parts: programs and packages.
-        cpus: processor -> why it is not available; empty if it is.
-    """
-
-    parts: tuple[Emulator, ...]
-    cpus: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = to_json(self)
-        return value
-
-    def summary(self, title: str = "emulators") -> Summary:
-        """Return how many CPUs can be emulated."""
-        count = sum(not why for why in self.cpus.values())
-        text = f"{part(count, len(self.cpus))} CPUs can be emulated"
-        return Summary(title, text, (), () if count == len(self.cpus) else (_HOW,))
-
-    def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.summary()}"
-
-    def table(self) -> str:
-        """Return tables of the emulators and of the CPUs."""
-        rows = [(p.name, p.version or "-", p.problem or p.where) for p in self.parts]
-        first = table(("emulator", "version", "where"), rows, align="lll")
-        cpus = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
-        second = table(("CPU", "description", "state"), cpus, align="lll")
-        return f"{first}\n\n{second}"
 
 
 @dataclass(frozen=True)
@@ -94,26 +37,26 @@ class Missing:
     reason: str = ""
 
 
-def emulators() -> Emulators:
-    """Return which emulators are installed and on which processors `verify_on` can run files."""
+def problems() -> dict[str, str]:
+    """Return processor -> what it lacks here; "" where `verify_on` can run files on it."""
     version = ONNXRUNTIME.version() or ""
-    root, arm = sysroot(version), arm_folder(version)
-    node = shutil.which("node")
-    other = machine_type() != "x86_64"
-    here = f"runs this machine's own packages, which are for {machine_type()}, not x86_64"
-    packages = "" if root is None else f"{root.onnxruntime}, Python {root.python}"
-    parts = (
-        _qemu(QEMU_X86, Family.X86, here if other else ""),
-        _qemu(QEMU_ARM, Family.ARM),
-        _part(f"aarch64 packages of onnxruntime {version}", Family.ARM, packages, arm),
-        _part("node", Family.WEB, _version_of(node) if node else "", node or ""),
-        _part("onnxruntime-web", Family.WEB, web_version(), web_folder()),
-    )
-    problems = {
-        cpu.name: [f"{p.name} {p.problem}" for p in parts if p.family is cpu.family and p.problem]
-        for cpu in CPUS.values()
+    machine, other = machine_type(), ""
+    if machine != "x86_64":
+        other = f"{QEMU_X86} runs this machine's own packages, which are for {machine}, not x86_64"
+    has_arm = sysroot(version) is not None
+    families = {
+        Family.X86: (other or _qemu(QEMU_X86),),
+        Family.ARM: (
+            _qemu(QEMU_ARM),
+            "" if has_arm else f"aarch64 packages of onnxruntime {version} are not installed",
+        ),
+        Family.WEB: (
+            "" if shutil.which("node") else "node is not installed",
+            "" if web_version() else "onnxruntime-web is not installed",
+        ),
     }
-    return Emulators(parts, {name: ", ".join(each) for name, each in problems.items()})
+    lacks = {family: ", ".join(filter(None, each)) for family, each in families.items()}
+    return {cpu.name: lacks[cpu.family] for cpu in CPUS.values()}
 
 
 def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
@@ -126,7 +69,7 @@ def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
     Raises:
         EmulationError: some cannot be emulated; with how to install what is missing.
     """
-    checked, state = tuple(cpus), emulators().cpus
+    checked, state = tuple(cpus), problems()
     reasons: dict[str, list[str]] = {}
     for cpu in checked:
         if why := state[cpu.name]:
@@ -149,20 +92,16 @@ def machine_type() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
-def _part(name: str, family: Family, version: str, where: object) -> Emulator:
-    verb = "are" if family is Family.ARM else "is"
-    return Emulator(name, family, version, str(where), "" if version else f"{verb} not installed")
-
-
-def _qemu(name: str, family: Family, problem: str = "") -> Emulator:
+def _qemu(name: str) -> str:
+    """Return why a program of QEMU cannot be used; "" if it can."""
     path = shutil.which(name)
     version = "" if path is None else _version_of(path)
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    if not problem and not version:
-        problem = "is not installed"
-    elif not problem and numbers < _MIN_VERSION:
-        problem = f"is version {version}; {'.'.join(map(str, _MIN_VERSION))} or newer is needed"
-    return Emulator(name, family, version, path or "", problem)
+    if not version:
+        return f"{name} is not installed"
+    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < _MIN_VERSION:
+        least = ".".join(map(str, _MIN_VERSION))
+        return f"{name} is version {version}; {least} or newer is needed"
+    return ""
 
 
 @lru_cache

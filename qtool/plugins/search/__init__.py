@@ -8,8 +8,5 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.search"
 
 PLUGIN = Plugin(
-    documents={
-        "Explanation": f"{_HERE}.explanation:Explanation",
-        "TuneResult": f"{_HERE}.tune_result:TuneResult",
-    },
+    documents={"TuneResult": f"{_HERE}.tune_result:TuneResult"},
 )

@@ -7,13 +7,13 @@ from onnxruntime.quantization import QuantFormat, QuantType
 
 import qtool
 from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.plugins.emulators.available import problems
 from qtool.plugins.emulators.cpus import CPUS
 from qtool.plugins.emulators.result import CpuResult
 from tests.plugins.emulators.networks import batches, by_onnxruntime, by_qtool
 
-_STATE = qtool.emulators().cpus
-_MISSING = [name for name, why in _STATE.items() if why]
-SKIP = "some processors cannot be emulated here: see `qtool emulators`"
+_MISSING = [name for name, why in problems().items() if why]
+SKIP = "some processors cannot be emulated here: see docs/emulators.md"
 
 
 def cpu_named(name: str, is_quick: bool = True) -> object:
