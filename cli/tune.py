@@ -54,12 +54,6 @@ from qtool.evaluation.options import ReportOptions
         help="Folder for the state of the search; the same command resumes from it.",
     ),
     click.option(
-        "--page",
-        type=source_options.Path_,
-        help="Write an .html page with the Pareto front, the choice for each layer and all "
-        "evaluations.",
-    ),
-    click.option(
         "--save-recipe",
         type=source_options.Path_,
         help="Write the best recipe to a .toml or .json file.",
@@ -81,7 +75,6 @@ def command(
     archive: Path | None,
     how: QuantizeOptions,
     output_: Path,
-    page: Path | None,
     save_recipe: Path | None,
     as_json: bool,
 ) -> None:
@@ -106,8 +99,8 @@ def command(
     check_writable(output_, model, loading.weights, data, eval_data, suffixes=suffixes_of("qdq"))
     kind = file_format(output_, "qdq")
     how = replace(how, target=target_for(kind, how.target))
-    for path in filter(None, (page, save_recipe)):
-        check_writable(path, model, loading.weights, data, eval_data)
+    if save_recipe is not None:
+        check_writable(save_recipe, model, loading.weights, data, eval_data)
     sources.check_data(reading, labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, loading)
@@ -131,7 +124,7 @@ def command(
         **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),
     )
     with output.status("exporting and verifying"):
-        result.save(output_, page=page, recipe=save_recipe)
+        result.save(output_, recipe=save_recipe)
     if as_json:
         from qtool.cli.documents import TunedFile
 

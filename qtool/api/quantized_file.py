@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import ONNX, format_of, open_file
-from qtool.core import plugins
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import FileOptions
@@ -20,12 +19,7 @@ from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.frame_columns import in_column_order, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
-from qtool.core.option_names import (
-    C_SOURCE,
-    C_SUFFIXES,
-    TFLITE_SUFFIX,
-    file_format,
-)
+from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.evaluation.baseline import Baseline
@@ -35,7 +29,6 @@ from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.metrics.output_errors import finite_or_inf
 from qtool.planning.plan import plan_title
-from qtool.planning.targets import target
 from qtool.verification import Verification
 
 if TYPE_CHECKING:
@@ -97,7 +90,7 @@ class QuantizedFile(Summarized):
         mode: mode of the recipe.
         notes: sentences for the user on the conversion.
         verification: its checks, coverage and SQNR.
-        size_bytes: size of the file with its external data; of C source, of the model in it.
+        size_bytes: size of the file with its external data.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
         speed: comparison with the float model; None if it was not timed.
         untimed: why it was not timed; "" where it was, or nothing was asked for.
@@ -109,7 +102,6 @@ class QuantizedFile(Summarized):
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
-        browser: what the file does in WebAssembly, as rows; () for other targets.
     """
 
     path: Path
@@ -128,7 +120,6 @@ class QuantizedFile(Summarized):
     missed: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
-    browser: tuple[tuple[str, str], ...] = ()
     unmeasured: str = ""
 
     @property
@@ -171,7 +162,6 @@ class QuantizedFile(Summarized):
             after.insert(at + 1, in_float)
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
-        after += self.browser
         notes = (*self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
 
@@ -234,7 +224,6 @@ def write_file(
         if options.float_file is not None:
             quantized.captured.export_float(options.float_file, quantized.plan.target)
     speed, untimed = _speed(quantized, place, options.timing)
-    rows, wrong = _in_browser(quantized, place)
     plan = quantized.plan
     timed = 0 if speed is None or quantized.captured.file_bytes else speed.float_bytes
     file = QuantizedFile(
@@ -249,8 +238,7 @@ def write_file(
         timed or _float_size(quantized, place),
         speed,
         untimed,
-        missed=missed_goals(result, options) | wrong,
-        browser=rows,
+        missed=missed_goals(result, options),
     )
     file, failure = try_accuracy(file, evaluation)
     if failure is not None:
@@ -267,16 +255,6 @@ def _speed(quantized: QuantizedModel, place: Path, seconds: float) -> tuple[Spee
         return measure_speedup(quantized, place, seconds=seconds), ""
 
 
-def _in_browser(
-    quantized: QuantizedModel, path: Path
-) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """Run a file of a target for browsers there; return rows of a summary, and what is wrong."""
-    if not target(quantized.plan.target).in_browsers:
-        return (), {}
-    check = plugins.function("check_in_browser")(quantized, path)
-    return check.rows, {"browser": check.wrong} if check.wrong else {}
-
-
 def try_accuracy(
     file: QuantizedFile, evaluation: EvaluationData | None
 ) -> tuple[QuantizedFile, QtoolError | None]:
@@ -284,8 +262,6 @@ def try_accuracy(
     an error that says so."""
     if evaluation is None:
         return file, None
-    if file.path.suffix.lower() in C_SUFFIXES:
-        return replace(file, unmeasured="C source does not run here; the .tflite file does"), None
     assert file.model is not None
     return with_accuracy(file, evaluation, file.model.reference)
 
@@ -314,16 +290,13 @@ def with_accuracy(
 
 def _float_size(quantized: QuantizedModel, path: Path) -> int:
     """Return the bytes of the float file that the user has, or of one of the format of a file."""
-    suffix = TFLITE_SUFFIX if path.suffix.lower() in C_SUFFIXES else path.suffix.lower()
+    target_name, suffix = quantized.plan.target, path.suffix.lower()
     with scratch_folder() as folder:
-        return Baseline(quantized.captured, folder, quantized.plan.target, suffix).size_bytes
+        return Baseline(quantized.captured, folder, target_name, suffix).size_bytes
 
 
 def _size(path: Path, kind: str) -> int:
     """Return the bytes of a model's file in a format, with its external data."""
-    if kind == C_SOURCE:
-        size: int = plugins.function("c_source_size")(path)  # a byte takes five characters
-        return size
     files = open_file(path).parts if format_of(kind) is ONNX else [path]
     return sum(f.stat().st_size for f in files)
 

@@ -14,7 +14,6 @@ from qtool.core.errors import FileError, OptionError, PlanError, missing
 from qtool.core.file_forms import is_tflite
 from qtool.core.on_use import OnUse, load
 from qtool.core.option_names import (
-    C_SUFFIXES,
     MODEL_FORMATS,
     NATIVE,
     RUNTIMES,
@@ -66,7 +65,7 @@ def register(new: FileFormat) -> None:
     names = [name for f in FORMATS for name in f.names]
     if taken := next((name for name in new.names if name in names), None):
         raise PlanError(f"format '{taken}' is registered already", CallEdit("choose another name"))
-    if new.suffix in (*MODEL_FORMATS, *C_SUFFIXES):
+    if new.suffix in MODEL_FORMATS:
         raise PlanError(
             f"files of another format end in '{new.suffix}'", CallEdit("choose another suffix")
         )

@@ -106,35 +106,6 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class AcceleratorFacts:
-    """A file on one accelerator, as its compiler estimates it.
-
-    Attributes:
-        accelerator: its configuration.
-        operators: number of operators.
-        npu_share: share of them on the accelerator, 0 to 1.
-        cycles, milliseconds: duration of one inference.
-        sram_bytes: working memory.
-        flash_bytes: commands and compressed weights.
-    """
-
-    accelerator: str
-    operators: int
-    npu_share: float
-    cycles: int
-    milliseconds: float
-    sram_bytes: int
-    flash_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.accelerator}: {100 * self.npu_share:.0f} % of {self.operators} operators on "
-            f"the NPU, {self.cycles:,} cycles ({self.milliseconds:.2f} ms), SRAM "
-            f"{self.sram_bytes / 1024:.1f} KiB, flash {self.flash_bytes / 1024:.1f} KiB"
-        )
-
-
-@dataclass(frozen=True)
 class Deployment:
     """What a file needs on a microcontroller.
 
@@ -143,16 +114,12 @@ class Deployment:
         arena_bytes: working memory of TensorFlow Lite Micro, on a 64-bit machine; None where that
             is not installed or refuses the file.
         tensor_bytes: part of the arena for the tensors that are needed at one time.
-        compiler: compiler of the accelerators, with its version; "" if it is not installed.
-        accelerators: one for each configuration.
         notes: sentences: what is not installed, or refuses the file.
     """
 
     flash_bytes: int
     arena_bytes: int | None = None
     tensor_bytes: int | None = None
-    compiler: str = ""
-    accelerators: tuple[AcceleratorFacts, ...] = ()
     notes: tuple[str, ...] = ()
 
 

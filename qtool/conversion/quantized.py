@@ -206,7 +206,7 @@ class Quantized(Summarized, InProcess):
             verify: False skips the check.
             format: "qdq", float operators between Q and DQ that the runtime fuses, or "qoperator",
                 the runtime's integer operators themselves. A path that ends in .tflite is written
-                as "tflite"; "c-array" is that file as C source.
+                as "tflite".
             external_data: write the second file for a smaller model, too.
             layout: layout of images at the interface of a TFLite file: "nhwc", or PyTorch's "nchw".
             interface: "float" or "int8" inputs and outputs of a TFLite file; by default int8 on

@@ -109,8 +109,7 @@ class FileOptions(OptionRecord):
 
     Attributes:
         format: qdq has float operators between QuantizeLinear and DequantizeLinear, qoperator
-            integer operators such as QLinearConv. A name in .tflite asks for tflite; c-array is
-            that as C source.
+            integer operators such as QLinearConv. A name in .tflite asks for tflite.
         external_data: write the weights to a separate file next to the model; always done above
             2 GiB.
         layout: layout of what is written: of a transformers folder for the library that loads it

@@ -34,14 +34,10 @@ those on which it has the kernels."""
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
-C_SOURCE = "c-array"
-"""Format of a TFLite file as an array in C."""
-C_SUFFIXES = (".cc", ".cpp", ".c")
 FORMATS: dict[str, tuple[str, ...]] = {
     "qdq": MODEL_SUFFIXES,
     "qoperator": MODEL_SUFFIXES,
     "tflite": (TFLITE_SUFFIX,),
-    C_SOURCE: C_SUFFIXES,
 }
 """Format -> the suffixes of its files, the usual one first; `add_format` adds one."""
 MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
@@ -93,9 +89,9 @@ def describe_profile(name: str) -> str:
 
 def file_format(path: str | Path, requested: str) -> str:
     """Return the format of a file to write: "qdq", the default, is that of the file's suffix, such
-    as "tflite" for .tflite and "c-array" for .cc."""
-    written = MODEL_FORMATS | dict.fromkeys(C_SUFFIXES, C_SOURCE)
-    return written.get(Path(path).suffix.lower(), "qdq") if requested == "qdq" else requested
+    as "tflite" for .tflite."""
+    own = MODEL_FORMATS.get(Path(path).suffix.lower(), "qdq")
+    return own if requested == "qdq" else requested
 
 
 def suffixes_of(requested: str) -> tuple[str, ...]:

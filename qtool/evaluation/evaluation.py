@@ -45,7 +45,7 @@ class ModelFacts:
             make it.
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
-        deployment: memory, and operators on accelerators, of a file for microcontrollers; in a
+        deployment: memory of a file for microcontrollers; in a
             report alone.
         integer_weight_mac_share: share of MACs with integer weights and float activations, 0 to 1.
         timed: what was timed, in words: of the reference, the file that speeds are relative to, ""

@@ -17,7 +17,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError, VerificationError
-from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
+from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.value_names import layers_of_joint
 from qtool.evaluation.baseline import Baseline
@@ -132,7 +132,7 @@ def untimed_reason(target_name: str, suffix: str = MODEL_SUFFIXES[0]) -> str:
         suffix: file name extension of the files.
     """
     chosen, used = target(target_name), by_suffix(suffix)
-    if used.suffix != MODEL_SUFFIXES[0] or suffix in C_SUFFIXES:
+    if used.suffix != MODEL_SUFFIXES[0]:
         try:
             used.check_measurable(chosen)
         except PlanError:

@@ -68,12 +68,10 @@ def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None
     assert qtool.verify(path).passed
 
 
-@pytest.mark.parametrize("name", ["m.tflite", "m.cc"])
-def test_sizes_are_relative_to_a_float_file_of_the_format(name: str, tmp_path: Path) -> None:
-    model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / name
+def test_sizes_are_relative_to_a_float_file_of_the_format(tmp_path: Path) -> None:
+    model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / "m.tflite"
     how = qtool.QuantizeOptions(target="tflite-micro", accuracy="fast")
     file = qtool.quantize_to_file(model, data, path, how, evaluation=qtool.EvaluationData(data))
     plain = qtool.capture_model(model, data[0]).export_float(tmp_path / "float.tflite")
     assert file.float_size_bytes == Path(plain or tmp_path / "float.tflite").stat().st_size
-    assert (file.accuracy is None) == name.endswith(".cc")
-    assert ("C source does not run here" in str(file)) == name.endswith(".cc")
+    assert file.accuracy is not None

@@ -167,7 +167,6 @@ def test_files_for_another_processor(tmp_path: Path, timed: list[Any]) -> None:
     assert measure_speedup(model, path) is None
     sentence = "files for tflite-micro run on another processor"
     assert untimed_reason("tflite-micro", ".tflite") == sentence
-    assert untimed_reason("tflite-micro", ".cc") == sentence
     assert runtime_of(open_file(path)).endswith(", on this CPU, not on tflite-micro")
     result = qtool.evaluate(path, network(), [X])
     assert "on this CPU, not on tflite-micro" in str(result)

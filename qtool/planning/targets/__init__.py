@@ -4,7 +4,6 @@ from qtool.core import plugins
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.on_use import Table
 from qtool.core.option_names import (
-    C_SOURCE,
     NATIVE,
     TARGET_MACHINES,
     TFLITE_SUFFIX,
@@ -39,7 +38,7 @@ _ALL = {name: f"{__name__}.{where}" for name, where in _ROWS.items()}
 _ALL |= plugins.parts("targets")
 TARGETS = Table[Target]({name: _ALL[name] for name in NAMES if name in _ALL})
 DEFAULT = NAMES[0]
-_FORMAT_TARGETS = {TFLITE_SUFFIX[1:]: "tflite", C_SOURCE: "tflite-micro"}
+_FORMAT_TARGETS = {TFLITE_SUFFIX[1:]: "tflite"}
 """Format of a plugin -> the target of its files."""
 
 

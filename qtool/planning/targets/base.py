@@ -82,7 +82,7 @@ class FileForm:
     Attributes:
         opset: ONNX opset.
         ir_version: ONNX IR version.
-        formats: supported formats: "qdq", "qoperator", "tflite", "c-array".
+        formats: supported formats: "qdq", "qoperator", "tflite".
         contrib: the file may hold operators of ONNX Runtime's own domain.
         passthrough_on_codes: keys of pass-through operators that must be written on codes, between
             QuantizeLinear and DequantizeLinear.
@@ -151,7 +151,6 @@ class Target:
         timed_in: name of the other runtime (backends/formats.py) whose speed counts; "" for
             that of the file's format.
         transformers: mode of transformers, if none is chosen.
-        in_browsers: whether a new file is run in WebAssembly when it is written.
     """
 
     name: str
@@ -177,7 +176,6 @@ class Target:
     costs: CostTable | None = None
     timed_in: str = ""
     transformers: str = "static"
-    in_browsers: bool = False
 
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""

@@ -50,5 +50,4 @@ ONNXRUNTIME_WEB = replace(
     file=replace(ONNXRUNTIME.file, transposed_weights=False, plain_lookups=True),
     costs=None,
     timed_in="node",
-    in_browsers=True,
 )

@@ -5,7 +5,6 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.emulators"
 
 PLUGIN = Plugin(
-    functions={"check_in_browser": f"{_HERE}.browser_check:check_in_browser"},
     runtimes={"node": f"{_HERE}.runtimes:NODE"},
     documents={"CpuComparison": f"{_HERE}.result:CpuComparison"},
 )

@@ -1,4 +1,4 @@
-"""The result of `tune`, which writes its models, recipes and page."""
+"""The result of `tune`, which writes its models and recipes."""
 
 from __future__ import annotations
 
@@ -59,18 +59,11 @@ class TunedModel(TuneResult):
         summary = f"{trial.speedup:.2f}x as fast as float, {trial.size} bytes, {trial.score.text}"
         return f"# Written by qtool tune: {summary}\n{recipe.to_toml()}"
 
-    def save(
-        self,
-        path: str | Path,
-        *,
-        page: str | Path | None = None,
-        recipe: str | Path | None = None,
-    ) -> None:
-        """Write the best model, and optionally a page and the recipe.
+    def save(self, path: str | Path, *, recipe: str | Path | None = None) -> None:
+        """Write the best model, and optionally its recipe.
 
         Args:
             path: file for the best model, see `export`.
-            page: .html file with the front, the choice for each layer and all evaluations.
             recipe: .toml or .json file for the recipe of the best model.
 
         Raises:
@@ -78,10 +71,6 @@ class TunedModel(TuneResult):
             VerificationError: a file does not compute what was planned.
         """
         self.export(path)
-        if page is not None:
-            from qtool.plugins.search.report_page import tune_page  # loads matplotlib
-
-            write_atomic(page, tune_page(self, Path(path).stem))
         if recipe is not None:
             write_atomic(recipe, self.recipe_text(Path(recipe).suffix).encode())
 

@@ -5,7 +5,6 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.tflite"
 
 PLUGIN = Plugin(
-    functions={"c_source_size": f"{_HERE}.c_source:model_size"},
     targets={
         "tflite": f"{_HERE}.targets:TFLITE",
         "tflite-micro": f"{_HERE}.targets:TFLITE_MICRO",

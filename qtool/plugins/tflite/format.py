@@ -5,12 +5,12 @@ from __future__ import annotations
 from qtool.backends.model_file import FileFormat
 from qtool.core.file_forms import is_tflite
 from qtool.core.on_use import OnUse
-from qtool.core.option_names import C_SOURCE, TFLITE_SUFFIX
+from qtool.core.option_names import TFLITE_SUFFIX
 
 _HERE = "qtool.plugins.tflite"
 
 FORMAT = FileFormat(
-    (TFLITE_SUFFIX[1:], C_SOURCE),
+    (TFLITE_SUFFIX[1:],),
     TFLITE_SUFFIX,
     is_tflite,
     OnUse(f"{_HERE}.model_file:TfliteModelFile"),

@@ -151,8 +151,11 @@ class TfliteModelFile:
 
 
 def describe_file(file: LitertFile) -> str:
-    """Return origin, interface and memory of a file, and where Ethos-U runs it."""
-    return "\n".join([_origin(file), *_interface(file), *deployment.describe_placement(file)])
+    """Return origin, interface and memory of a file."""
+    lines = [_origin(file), *_interface(file)]
+    if deployment.is_deployable(file):
+        lines.append(f"microcontroller: {deployment.describe(file)}")
+    return "\n".join(lines)
 
 
 def _origin(file: LitertFile) -> str:

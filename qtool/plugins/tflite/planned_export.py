@@ -20,16 +20,16 @@ from qtool.core import value_names
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, VerificationError
-from qtool.core.option_names import C_SOURCE, TFLITE_SUFFIX
+from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.remedies import Argument, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
-from qtool.plugins.tflite import c_source, deployment, litert, microcontroller, tflm
+from qtool.plugins.tflite import deployment, litert, microcontroller, tflm
 from qtool.plugins.tflite.coverage import tflite_coverage
 from qtool.plugins.tflite.export import Layout, Written, to_tflite
-from qtool.plugins.tflite.file import TFLITE, Model, to_bytes
+from qtool.plugins.tflite.file import Model, to_bytes
 from qtool.plugins.tflite.layout_options import describe_interface, layout_of
 from qtool.plugins.tflite.self_test import with_self_test
 from qtool.plugins.tflite.self_test_creation import make_self_test
@@ -61,15 +61,12 @@ def save(written: Written, path: Path) -> None:
     path.write_bytes(to_bytes(written.model))
 
 
-def publish(verified: Path, path: Path, kind: str) -> None:
-    """Copy a verified file into place, or write its C source.
+def publish(verified: Path, path: Path) -> None:
+    """Copy a verified file into place.
 
     Raises:
         FileError: the place cannot be written.
     """
-    if kind == C_SOURCE:
-        c_source.write_c_source(verified, path)
-        return
     with atomic_path(path, (TFLITE_SUFFIX,)) as temporary:
         temporary.write_bytes(verified.read_bytes())
 
@@ -242,12 +239,11 @@ class TfliteExport:
         with scratch_folder() as folder:
             temporary = folder / "model.tflite"
             save(written, temporary)
-            if options.format == TFLITE:
-                few = self.simulation.graph.smaller(sample, SAMPLES).arrays()
-                test = make_self_test(TfliteFile(temporary), few, self.simulation.macs)
-                temporary.write_bytes(with_self_test(written.model, test))
+            few = self.simulation.graph.smaller(sample, SAMPLES).arrays()
+            test = make_self_test(TfliteFile(temporary), few, self.simulation.macs)
+            temporary.write_bytes(with_self_test(written.model, test))
             yield PlannedTflite(self.simulation, written, temporary)
-            publish(temporary, path, options.format)
+            publish(temporary, path)
 
     def _write(self, layout: Layout) -> Written:
         plan = self.simulation.plan

@@ -46,15 +46,6 @@ def with_self_test(model: Model, test: SelfTest) -> bytes:
     return data.replace(entries[KEY], entries[KEY].replace(_BLANK.encode(), digest, 1), 1)
 
 
-def without_self_test(model: Model) -> Model:
-    """Return a model that carries no self-test, nor says that it does."""
-    about = {k: v for k, v in read_metadata(model).items() if k != _CARRIES}
-    entries = {k: v for k, v in model.metadata.items() if k != KEY}
-    if METADATA in entries:
-        entries[METADATA] = json.dumps(about).encode()
-    return replace(model, metadata=entries)
-
-
 def content_digest(data: bytes, entry: bytes) -> str:
     """Return the digest of the bytes of a file, 32 hexadecimal digits.
 

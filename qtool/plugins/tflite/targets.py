@@ -137,7 +137,7 @@ TFLITE = Target(
     },
     weight_only={"embedding": "rows are looked up as codes and then dequantized"},
     rewrites=("batch_norm_as_conv", "average_pool_as_conv", "input_affine", "stacked_weights"),
-    file=FileForm(formats=("qdq", "tflite", "c-array"), passthrough_on_codes=frozenset({"pad"})),
+    file=FileForm(formats=("qdq", "tflite"), passthrough_on_codes=frozenset({"pad"})),
     fixed_outputs={
         "sigmoid": _fixed(1 / 256, -128),
         "softmax": _fixed(1 / 256, -128),

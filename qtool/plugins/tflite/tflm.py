@@ -28,7 +28,7 @@ PROFILE = "tflite-micro"
 
 _RUNNER = subprocess_runner.SubprocessRunner(__name__, TITLE)
 _MAX_ARENA = 64 * 2**20
-_TOTAL = re.compile(r"Arena allocation (total|head|tail) (\d+) bytes")
+_TOTAL = re.compile(r"Arena allocation (total|head) (\d+) bytes")
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,10 @@ class Arena:
     Attributes:
         total: size that the arena must have.
         tensors: size of the tensors that are needed at one time.
-        persistent: size of structures that stay.
     """
 
     total: int
     tensors: int
-    persistent: int
 
 
 def version() -> str | None:
@@ -67,7 +65,7 @@ def run(path: str | Path, arrays: Arrays) -> list[Array]:
 def arena(path: str | Path) -> Arena:
     """Return the memory that a network needs, as the recording allocator reports it."""
     sizes = _RUNNER.call("arena", str(path))[0]
-    return Arena(sizes["total"], sizes["head"], sizes["tail"])
+    return Arena(sizes["total"], sizes["head"])
 
 
 def serve() -> None:

@@ -1,6 +1,5 @@
 """The test that a TFLite file carries of itself: any changed bit is detected before LiteRT runs."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from qtool.backends.onnx.self_test_format import KEY, MAX_BYTES, SelfTest
 from qtool.core.errors import QtoolError
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.conversion_record import METADATA
-from qtool.plugins.tflite.file import from_bytes, load, save, to_bytes
-from qtool.plugins.tflite.self_test import check_self_test, with_self_test, without_self_test
+from qtool.plugins.tflite.file import load, save
+from qtool.plugins.tflite.self_test import check_self_test, with_self_test
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.verification import FileCheck
 from tests.needs import needs_litert
@@ -71,7 +70,6 @@ def test_the_test_is_small_and_the_bytes_are_the_same_again(file: Path, tmp_path
     again = written(small(), tmp_path / "model.tflite")
     assert again.read_bytes() == file.read_bytes()
     assert with_self_test(load(file), SelfTest.read(entry.decode())) == file.read_bytes()
-    assert KEY not in without_self_test(load(file)).metadata
 
 
 def outcome(data: bytes, path: Path) -> FileCheck | None:
@@ -136,10 +134,3 @@ def test_other_expected_codes_fail(file: Path, tmp_path: Path) -> None:
     check = qtool.verify(path, samples=4)
     assert (check.self_test.unmodified, check.passed) == (True, False)
     assert "the first difference is in output" in str(check)
-
-
-def test_c_source_has_neither_test_nor_mention(tmp_path: Path) -> None:
-    model = from_bytes(written(small(), tmp_path / "m.tflite", "tflite-micro").read_bytes())
-    bare = from_bytes(to_bytes(without_self_test(model)))
-    assert KEY not in bare.metadata
-    assert "self_test" not in json.loads(bare.metadata[METADATA])

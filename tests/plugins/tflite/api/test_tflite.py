@@ -19,7 +19,6 @@ from qtool.core.errors import (
     QtoolError,
     VerificationError,
 )
-from qtool.core.versions import version_of
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from tests.needs import needs_litert
@@ -91,13 +90,6 @@ def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(litert, "version", lambda: None)
     with pytest.raises(InstallError, match="pip install ai-edge-litert"):
         qtool.verify(files["tflite"])
-
-
-@pytest.mark.skipif(not version_of("ethos-u-vela"), reason="ethos-u-vela is not installed")
-def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
-    text = str(qtool.inspect(files["tflite-micro"]))
-    assert text.count("operators on the NPU") == text.count(": 100 % of") == 2
-    assert "ethos-u85-256" in text
 
 
 @needs_litert

@@ -1,10 +1,8 @@
 """TFLite files from quantized models: equal to the integer engine in every code."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,7 @@ import qtool
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
 from qtool.frontends.onnx.onnx_file import load_onnx
 from qtool.plugins.tflite import litert, tflm
-from qtool.plugins.tflite.conversion_record import ENTRY
-from qtool.plugins.tflite.file import load, to_bytes
-from qtool.plugins.tflite.self_test import without_self_test
+from qtool.plugins.tflite.file import load
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.plugins.tflite.verification import compare_litert_codes
 from tests.needs import needs_litert, needs_tflm
@@ -235,24 +231,6 @@ def test_microcontrollers_take_no_float(tmp_path: Path) -> None:
     model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro", accuracy="fast")
     with pytest.raises(ExportError, match=r"'exp' \(EXP\) stays in float"):
         model.export(tmp_path / "model.tflite")
-
-
-def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:
-    model, path = converted("digits", "tflite-micro"), tmp_path / "net.cc"
-    model.export(path, format="c-array")
-    model.export(tmp_path / "net.tflite")
-    body = path.read_text().split("{")[1].split("}")[0]
-    data = bytes(int(b, 16) for b in body.replace("\n", " ").split(",") if b.strip())
-    written = without_self_test(load(tmp_path / "net.tflite"))
-    without = {k: v for k, v in written.metadata.items() if k != ENTRY}
-    assert data == to_bytes(replace(written, metadata=without))
-    main = (tmp_path / "net_main.cc").read_text()
-    assert "resolver.AddConv2D();" in main
-    origin = "An estimate" if tflm.version() is None else "Measured by"
-    assert re.search(rf"// {origin}.*\n(// .*\n)*constexpr int kArenaSize", main)
-    assert "net_size" in (tmp_path / "net.h").read_text()
-    with pytest.raises(FileError, match=r"are written as \.cc or \.cpp or \.c;"):
-        model.export(tmp_path / "net.txt", format="c-array")
 
 
 @needs_litert
