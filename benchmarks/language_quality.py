@@ -54,12 +54,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "gptq": {"weight_observer": "mse", "recover": ["gptq"]},
     "learned-scales": {"weight_observer": "mse", "recover": ["learned-scales"]},
     "gptq, learned-scales": {"weight_observer": "mse", "recover": ["gptq", "learned-scales"]},
-    "rotation": {"weight_observer": "mse", "recover": ["rotation"]},
-    "rotation, gptq": {"weight_observer": "mse", "recover": ["rotation", "gptq"]},
-    "rotation, learned-scales": {
-        "weight_observer": "mse",
-        "recover": ["rotation", "learned-scales"],
-    },
 }
 SIMULATED = {"int3": QType("int3", -4, 3, torch.int8), "uint3": QType("uint3", 0, 7, torch.uint8)}
 TARGET = "onnxruntime-simulated"

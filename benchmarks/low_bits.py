@@ -33,7 +33,6 @@ NETWORKS = "resnet20,resnet56,densenet40,mobilenetv2_w05"
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"recover": []},
     "weight-scale-search": {"recover": ["weight-scale-search"]},
-    "renorm": {"recover": ["weight-scale-search", "batch-norm-reestimation"]},
     "gptq": {"recover": ["gptq"]},
     "without learned-scales": {
         "recover": ["cross-layer-equalization", "weight-scale-search", "gptq"]

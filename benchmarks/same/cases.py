@@ -54,7 +54,6 @@ def _digits() -> dict[str, Case]:
                 "weight-scale-search",
                 "gptq",
                 "bias-correction",
-                "batch-norm-reestimation",
             ]
         },
         **{f"target-{t}": {"target": t} for t in ("onnxruntime-x86-vnni", "onnxruntime-arm")},

@@ -1,6 +1,5 @@
 """The steps of a conversion, in order of their run.
 
-- `rotation`: the residual stream of a decoder, rotated offline (Ashkboos et al. 2024).
 - `cross-layer-equalization`: equal channel ranges across layers (Nagel et al. 2019).
 - `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
 - `output-equalization`: one range for the channels of results that kernels round to codes.
@@ -10,8 +9,6 @@
 - `gptq`: weights rounded with error feedback (Frantar et al. 2022).
 - `bias-correction`: biases that restore mean layer outputs (Nagel et al. 2019; Finkelstein et al.
   2019).
-- `batch-norm-reestimation`: channel means and deviations of the float network (Finkelstein et al.
-  2019; Sun et al. 2019; Hubara et al. 2020).
 - `learned-scales`: scales, biases and low-bit weights trained by gradient (LSQ, Esser et al. 2020).
 
 Rows name functions: the module of a step is imported when it runs. A new step needs a file in this
@@ -47,15 +44,6 @@ def _function(where: str) -> OnUse:
     return OnUse(f"qtool.algorithms.{where}")
 
 
-ROTATION = Step(
-    "rotation",
-    _function("rotation.rotation:propose"),
-    accuracy="",
-    samples=128,
-    replay=_function("rotation.rotation:replay"),
-    judges=64,
-    optional=True,
-)
 CROSS_LAYER_EQUALIZATION = Step(
     "cross-layer-equalization",
     _function("cross_layer_equalization.equalization:propose"),
@@ -107,13 +95,6 @@ BIAS_CORRECTION = Step(
     replay=replay_constants,
     optional=True,
 )
-BATCH_NORM_REESTIMATION = Step(
-    "batch-norm-reestimation",
-    _function("batch_norm_reestimation:propose"),
-    accuracy="",
-    samples=256,
-    judges=256,
-)
 LEARNED_SCALES = Step(
     "learned-scales",
     _function("learned_scales.training:propose"),
@@ -124,7 +105,6 @@ LEARNED_SCALES = Step(
 )
 
 STEPS: list[Step] = [
-    ROTATION,
     CROSS_LAYER_EQUALIZATION,
     SMOOTH_QUANT,  # channels that equalization could not move into other weights
     OUTPUT_EQUALIZATION,
@@ -133,7 +113,6 @@ STEPS: list[Step] = [
     WEIGHT_SCALE_SEARCH,
     GPTQ,
     BIAS_CORRECTION,
-    BATCH_NORM_REESTIMATION,
     LEARNED_SCALES,  # starts from the result of all others
 ]
 

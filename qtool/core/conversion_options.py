@@ -63,9 +63,9 @@ class QuantizeOptions(OptionRecord):
         mode: quantization scheme for layers that no rule of the recipe matches; by default static,
             for transformers in .tflite files dynamic.
         accuracy: how much effort to spend on recovering accuracy; by default balanced.
-        recover: run exactly these accuracy recovery steps: rotation, output-equalization,
+        recover: run exactly these accuracy recovery steps: output-equalization,
             sensitive-layers, cross-layer-equalization, smooth-quant, gptq, bias-correction,
-            weight-scale-search, batch-norm-reestimation, learned-scales.
+            weight-scale-search, learned-scales.
         ignore: leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and
             an operator such as op:linear. Repeatable.
         dynamic: dimension whose size varies at run time, besides dimension 0 of every input.

@@ -54,9 +54,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 Accuracy = Literal["fast", "balanced", "best"]
 ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
 STEPS = (
-    *("rotation", "output-equalization", "sensitive-layers", "cross-layer-equalization"),
-    *("smooth-quant", "gptq", "bias-correction", "weight-scale-search"),
-    *("batch-norm-reestimation", "learned-scales"),
+    *("output-equalization", "sensitive-layers", "cross-layer-equalization", "smooth-quant"),
+    *("gptq", "bias-correction", "weight-scale-search", "learned-scales"),
 )
 CHOICES = (
     *("static", "static-16", "dynamic", "int8-weights", "int4-weights", "int2-weights"),

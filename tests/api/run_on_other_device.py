@@ -17,7 +17,7 @@ from tests.other_device import NAME
 
 STEPS = [
     *("gptq", "bias-correction", "cross-layer-equalization", "smooth-quant"),
-    *("batch-norm-reestimation", "weight-scale-search"),
+    "weight-scale-search",
 ]
 SETTINGS: dict[str, dict[str, Any]] = {
     "fast": {"accuracy": "fast"},

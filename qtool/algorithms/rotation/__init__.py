@@ -1,1 +1,0 @@
-"""Rotations of the residual stream, folded into weights."""
