@@ -37,7 +37,7 @@ GROUPS = {
     "Texts and recordings": "processor max_length pad_to_max_length stride state",
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
-    "Output": "output_ format format_ layout interface batch external_data float_file archive "
+    "Output": "output_ format format_ layout interface batch external_data float_file "
     "save_recipe repaired_file title junit badge markdown provenance "
     "config as_json verbose quiet log_level help help_all",
 }

@@ -49,11 +49,6 @@ from qtool.evaluation.options import ReportOptions
     ),
     record("how", QuantizeOptions, "observer target recipe recover ignore dynamic"),
     click.option(
-        "--archive",
-        type=source_options.Path_,
-        help="Folder for the state of the search; the same command resumes from it.",
-    ),
-    click.option(
         "--save-recipe",
         type=source_options.Path_,
         help="Write the best recipe to a .toml or .json file.",
@@ -72,7 +67,6 @@ def command(
     goals: SearchGoals,
     search: SearchOptions,
     accuracy: tuple[str, ...],
-    archive: Path | None,
     how: QuantizeOptions,
     output_: Path,
     save_recipe: Path | None,
@@ -118,7 +112,6 @@ def command(
         where=evaluate or "",
         lower_is_better=measured.lower_is_better,
         accuracy=accuracy,
-        archive=archive,
         format=kind,
         progress=output.stage("calibrating", output.length_of(batches)),
         **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),

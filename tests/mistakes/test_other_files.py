@@ -22,7 +22,6 @@ from qtool.evaluation.report.report import Report
 from qtool.frontends.data.rows import read_rows
 from qtool.frontends.huggingface.model_folder import read_config
 from qtool.frontends.state_dicts import load_weights
-from qtool.plugins.search.archive import Archive
 from tests.mistakes.nets import IMAGES
 from tests.mistakes.remedies import Edit, check_edit
 
@@ -58,17 +57,6 @@ def report(text: str) -> Callable[[], object]:
 
 def writable(path: str, *read: str, suffixes: tuple[str, ...] = ()) -> Callable[[], object]:
     return lambda: check_writable(path, *read, suffixes=suffixes)
-
-
-def archive(folder: str, damaged: bool = False, **marks: str) -> Callable[[], object]:
-    def call() -> None:
-        shutil.rmtree("archive", ignore_errors=True)
-        Archive(Path("archive"), {"model": "a"})
-        if damaged:
-            Path("archive/0.json").write_text("{")
-        Archive(Path(folder), marks or {"model": "a"})
-
-    return call
 
 
 def weights(**tensors: torch.Tensor) -> Callable[[], object]:
@@ -120,15 +108,6 @@ EDITS: dict[str, Edit] = {
     "give report.json": (report("<html>"), real_report),
     "give the report.json of one": (report("[]"), real_report),
     "create the report again": (report('{"schema": 0, "title": "", "accuracy": 0}'), real_report),
-    "choose another folder": (archive("archive", model="b"), archive("other", model="b")),
-    "remove this one to start again": (
-        archive("archive", model="b"),
-        lambda: (shutil.rmtree("archive"), Archive(Path("archive"), {"model": "b"})),
-    ),
-    "remove it to continue": (
-        archive("archive", damaged=True),
-        lambda: (Path("archive/0.json").unlink(), Archive(Path("archive"), {"model": "a"})),
-    ),
     "write a list of objects, [{...}, {...}], an object per line, or columns of equal lengths": (
         table('{"a": [1, 2], "b": [1]}'),
         table('[{"a": 1, "b": 2}, {"a": 2, "b": 1}]'),

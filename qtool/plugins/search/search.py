@@ -33,12 +33,12 @@ from qtool.core.types import Array
 from qtool.planning.plan import Decision, QuantPlan
 from qtool.planning.recipe import INTEGER_LAYERS, MODES, Recipe
 from qtool.planning.speed import slow_layers
-from qtool.plugins.search.archive import Archive, Trial, recipe_key
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.plugins.search.choices import CHOICES, FLOAT, choices_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.ranking import Ranking, candidates_of, predicted_cost, ranked
+from qtool.plugins.search.trial import Trial, recipe_key
 from qtool.plugins.search.tune_result import LayerChoice, SearchPlace, SearchRun, TuneResult
 
 _REFUSED = (PlanError, CalibrationError, PassError, ExportError)  # a recipe that gives no file
@@ -71,7 +71,7 @@ class Search:
     Attributes:
         files: converts, writes and times candidates.
         judge: scores files on the evaluation data.
-        goals, options, archive: see `tune`.
+        goals, options: see `tune`.
         subject: the network, and what is chosen.
         trials: evaluated files by key, in order.
         tried: their recipes.
@@ -81,7 +81,6 @@ class Search:
     judge: Judge
     goals: TuneGoals
     options: SearchOptions
-    archive: Archive
     subject: Subject
     trials: dict[str, Trial] = field(default_factory=dict)
     tried: dict[str, Recipe] = field(default_factory=dict)
@@ -96,7 +95,7 @@ class Search:
         Raises:
             KeyboardInterrupt: interrupted before the first evaluation.
         """
-        self.started, self.stopped, self.fresh = started, "", 0
+        self.started, self.stopped = started, ""
         self.notes: list[str] = []
         self.ranking: Ranking | None = None
         finalists: tuple[Trial, ...] = ()
@@ -109,7 +108,7 @@ class Search:
             if type(interrupt) is not KeyboardInterrupt or not self.trials:
                 raise  # subclasses are other signals, which end the command
             self.stopped = "interrupted"
-        run = SearchRun(self.stopped, tuple(self.notes), self.fresh, time.monotonic() - started)
+        run = SearchRun(self.stopped, tuple(self.notes), time.monotonic() - started)
         trials = tuple(self.trials.values())
         best = self.goals.best(finalists or trials, place.float_size)
         recipes = {t.key: self.tried[t.key] for t in trials}
@@ -265,10 +264,10 @@ class Search:
             return None
 
     def _evaluate(self, recipe: Recipe, model: Quantized | None = None) -> Trial:
-        """Return the trial of a recipe, from the archive or by running its file. model: that of the
+        """Return the trial of a recipe, which is run if it was not before. model: that of the
         recipe, if it is known already."""
         key = recipe_key(recipe)
-        trial = self.trials.get(key) or self.archive.trials.get(key)
+        trial = self.trials.get(key)
         if trial is None:
             start = time.monotonic()
             model = model or self.files.convert(recipe)
@@ -284,10 +283,8 @@ class Search:
                 _integer_share(model.plan),
                 time.monotonic() - start,
             )
-            self.archive.add(trial)
-            self.fresh += 1
+            self.trials[key] = trial
         self.tried[key] = recipe
-        self.trials.setdefault(key, trial)
         return trial
 
     def _retime(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +11,8 @@ from qtool.core.number_texts import db, percent, quantity, share, size, table, t
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.planning.recipe import Recipe
-from qtool.plugins.search.archive import Trial
 from qtool.plugins.search.goals import TuneGoals
+from qtool.plugins.search.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,11 @@ class SearchRun:
     Attributes:
         stopped: why it ended early, or "".
         notes: what could not be evaluated, in sentences.
-        fresh, seconds: evaluations and duration of this run.
+        seconds: its duration.
     """
 
     stopped: str
     notes: tuple[str, ...]
-    fresh: int
     seconds: float
 
 
@@ -84,10 +82,9 @@ class TuneResult(Result):
         place: where files were timed.
         reached: True if the best file meets every goal.
         missed: a sentence for each goal that it misses.
-        front: keys of the files on the Pareto front of cost (time or size) and error.
     """
 
-    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reached", "missed", "front")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reached", "missed")
 
     goals: TuneGoals
     best: Trial
@@ -106,17 +103,6 @@ class TuneResult(Result):
     def missed(self) -> tuple[str, ...]:
         """A sentence for each goal that the best file misses."""
         return tuple(self.goals.describe_misses(self.best, self.place.float_size))
-
-    @property
-    def front(self) -> tuple[str, ...]:
-        """Keys of the Pareto front, from the cheapest to the most accurate."""
-        files = sorted(self.evaluated, key=lambda e: (self.goals.cost(e), e.score.noise))
-        least, keys = math.inf, []
-        for each in files:
-            if each.score.noise < least:
-                least = each.score.noise
-                keys.append(each.key)
-        return tuple(keys)
 
     @property
     def recipe(self) -> Recipe:
@@ -158,9 +144,8 @@ class TuneResult(Result):
         return (f"no goal for the accuracy was set, so {lost}; set one with {options}",)
 
     def _effort(self) -> str:
-        files, again = quantity(len(self.evaluated), "file"), len(self.evaluated) - self.run.fresh
-        stored = f" ({again} of them before)" if again else ""
-        return f"{files} evaluated{stored} in {self.run.seconds:.0f} s; layers: {self.best.counts}"
+        files = quantity(len(self.evaluated), "file")
+        return f"{files} evaluated in {self.run.seconds:.0f} s; layers: {self.best.counts}"
 
     def details(self) -> str:
         """Return the precision of each layer, and all evaluated files."""

@@ -40,7 +40,6 @@ from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.machine import this_machine
 from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
@@ -50,7 +49,6 @@ from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe, Rule
 from qtool.planning.targets import check_format
-from qtool.plugins.search.archive import Archive, data_digest
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes
 from qtool.plugins.search.choices import CHOICES, FLOAT, layers_of
 from qtool.plugins.search.goals import TuneGoals
@@ -76,7 +74,6 @@ def tune(
     where: str = "the evaluation function",
     lower_is_better: Sequence[str] = (),
     accuracy: Sequence[str] = ("fast", "balanced"),
-    archive: str | Path | None = None,
     format: str | None = None,  # noqa: A002  # the usual name
     progress: Progress = no_progress,
     **keywords: Unpack[TuneKeywords],
@@ -99,8 +96,6 @@ def tune(
         function, where, lower_is_better: your own metric, see `ReportOptions`; the first metric
             that it returns is the one of the goals.
         accuracy: the recovery levels to choose from.
-        archive: folder that stores all measurements, so that the same search resumes from it.
-            Measurements of another model or other data are refused.
         format: format of the files that are tried, as "qdq" or "tflite"; by default that of the
             target.
         progress: wraps the batches of the calibration, for a progress bar.
@@ -108,7 +103,6 @@ def tune(
 
     Raises:
         DataError: no data, or unusable data, labels or evaluation function.
-        FileError: the archive belongs to another search, or cannot be written.
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
         KeyboardInterrupt: interrupted before the first evaluation.
 
@@ -140,20 +134,6 @@ def tune(
     with columns_in_errors(data):
         captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
-    store = Archive(
-        None if archive is None else Path(archive),
-        {
-            "model": captured.fingerprint,
-            "calibration data": data_digest(data),
-            "evaluation data": data_digest(eval_data, numbers),
-            "metric": where if function is not None else "built in",
-            "confidence": f"{goals.confidence:g}",
-            "target": f"{target} {kind}",
-            "observer": how.observer,
-            "choice of layers": f"{options.choices} {options.groups}",
-            "machine": f"{this_machine().cpu} {_runtime(target, suffixes_of(kind)[0])}",
-        },
-    )
     network = _Network(captured, first, target, how.observer, suffixes_of(kind)[0])
     recipes = _recipes(how, accuracy, options.choices)
     plans = _plans(network, recipes, options.choices)
@@ -173,7 +153,7 @@ def tune(
         partial(_plan_of, network, calibration),
         _samples(network, data),
     )
-    search = partial(Search, goals=goals, options=options, archive=store, subject=subject)
+    search = partial(Search, goals=goals, options=options, subject=subject)
     result = _search(network, converted, judge_of, search, options, started)
     return tuned_model(result, converted, network.suffix)
 
