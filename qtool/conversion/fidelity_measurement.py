@@ -24,7 +24,7 @@ from qtool.metrics.compared_batches import ComparedBatches
 from qtool.metrics.output_errors import OutputErrors
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
-from qtool.simulation.costly_layers import costliest_layers, narrow_inputs, near_zero_divisions
+from qtool.simulation.costly_layers import costliest_layers, near_zero_divisions
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.output_evidence import evidence_of_graph, padding_of
 from qtool.verification import Fidelity, compare_outputs
@@ -67,12 +67,10 @@ def measure_fidelity(
     if estimate is None:
         own = replace(fidelity.estimate, cached=_cached_tokens(model.graph, inputs))
         fidelity = replace(fidelity, estimate=own)
-    batch = model.to_device(sample)
-    narrow = narrow_inputs(model, batch)
-    fidelity = replace(fidelity, narrow_inputs=narrow, near_zero_divisions=divisions)
+    fidelity = replace(fidelity, near_zero_divisions=divisions)
     if fidelity.warning is None:
         return fidelity
-    rounded = _with_rounding(model)
+    rounded, batch = _with_rounding(model), model.to_device(sample)
     costliest = costliest_layers(rounded, model.plan, batch, model.reference)
     return replace(fidelity, costliest=costliest)
 

@@ -1,4 +1,4 @@
-"""Layers that cost most of the accuracy, and concats that waste codes."""
+"""Layers that cost most of the accuracy, and divisions near zero."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.file_parts import part_kind, part_operand
 from qtool.core.sqnr import sqnr
 from qtool.planning.input_rounding import Rounding
-from qtool.planning.plan import Execution, Kind, QuantPlan
-from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.verification.fidelity import LayerSqnr, NarrowInput
+from qtool.planning.plan import Kind, QuantPlan
+from qtool.verification.fidelity import LayerSqnr
 
 _LAYERS = 3  # in the result
 _SAMPLES = 8  # to measure on
 _MEMORY = 256 << 20  # bytes of the values of one run
 _RUNS = 128  # samples times layers: each layer is run with all that depends on it
 _MIN_SHARE = 0.1  # of the whole error, that a layer makes alone
-_MIN_CODES = 16  # of 256, that an input of a concat should use
 
 
 def costliest_layers(
@@ -82,38 +80,6 @@ def _highest_sqnr(
 
 def _sqnr(real: torch.Tensor, other: torch.Tensor) -> float | None:
     return sqnr(real.numpy(force=True), other.numpy(force=True))
-
-
-def narrow_inputs(model: FakeQuantized, batch: Batch) -> tuple[NarrowInput, ...]:
-    """Return the inputs of integer concats that use few codes of the result.
-
-    Args:
-        model: the fake-quantized model.
-        batch: bound to its inputs, on its device; a few of its samples are used.
-
-    Returns:
-        The narrowest first.
-    """
-    nodes, params = model.plan.nodes, model.parameters
-    concats = {d.node for d in nodes if d.op == "concat" and d.execution is Execution.INTEGER}
-    if not concats:
-        return ()
-    graph = model.graph_with_points
-    run, few = Executor(graph), graph.smaller(batch, _SAMPLES)
-    reads = {name: dict.fromkeys(run.calls[run.indices[name]].reads) for name in concats}
-    names = {i: name for name, i in run.indices.items()}
-    wanted = {names[i] for each in reads.values() for i in each}
-    values, narrow = dict(run.stream(few, frozenset(), wanted)), []
-    for name, inputs in reads.items():
-        scale = params[name].scale if name in params else None
-        for i in inputs:
-            value = values[names[i]]
-            if scale is None or not value.numel() or not value.is_floating_point():
-                continue
-            codes = int((value.max() - value.min()).cpu() / scale) + 1
-            if 1 < codes < _MIN_CODES or (codes == 1 and bool(value.max() > value.min())):
-                narrow.append(NarrowInput(name, run.name_of(i), codes))
-    return tuple(sorted(narrow, key=lambda each: each[2]))
 
 
 # Divisions whose divisor quantization may take through zero.

@@ -57,14 +57,6 @@ class LayerSqnr(NamedTuple):
     sqnr_db: float
 
 
-class NarrowInput(NamedTuple):
-    """An input of a concat that uses few of its codes."""
-
-    concat: str
-    input: str
-    codes: int
-
-
 Outputs = tuple[OutputSqnr, ...]
 
 
@@ -80,7 +72,6 @@ class Fidelity(JsonRecord):
         not_finite: outputs that hold NaN or Inf in the float model itself.
         costliest: the layers that cost most, the worst first; measured if an output is below
             `MIN_SQNR_DB`.
-        narrow_inputs: inputs of concats that use few codes of the concatenated tensor.
         near_zero_divisions: divisions whose divisor quantization may take through zero.
         collapsed: outputs with this share of values in one value that differ in the float model: a
             few others are so much larger that they alone decide the SQNR.
@@ -95,7 +86,6 @@ class Fidelity(JsonRecord):
     estimate: Estimate
     not_finite: tuple[str, ...] = ()
     costliest: tuple[LayerSqnr, ...] = ()
-    narrow_inputs: tuple[NarrowInput, ...] = ()
     near_zero_divisions: tuple[str, ...] = ()
     collapsed: tuple[OutputShare, ...] = ()
     by_values: tuple[str, ...] = ()
@@ -233,11 +223,6 @@ class Fidelity(JsonRecord):
                 )
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
-        for concat, source, codes in self.narrow_inputs[:_NAMED]:
-            yield (
-                f"'{source}' uses only {codes} codes of '{concat}', which concatenates it with a "
-                f"much wider tensor; a recipe can keep '{concat}' in float"
-            )
         for output, share in self.collapsed[:_NAMED]:
             yield (
                 f"{100 * share:.0f} % of the values of output '{output}' collapse into one, since "

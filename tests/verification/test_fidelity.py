@@ -137,18 +137,6 @@ class Heads(nn.Module):
         return torch.cat([self.boxes(x).relu() * 64, self.scores(x).sigmoid()], 1)
 
 
-class Read(Heads):
-    """A layer reads the two."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(super().forward(x))
-
-
-class Alike(Heads):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.cat([self.boxes(x).relu(), self.scores(x).relu()], 1))
-
-
 def test_what_is_joined_for_the_output_keeps_its_resolution(tmp_path: Path) -> None:
     x = torch.randn(4, 3, 10, 10)
     model = quantized(Heads().eval())
@@ -161,7 +149,6 @@ def test_what_is_joined_for_the_output_keeps_its_resolution(tmp_path: Path) -> N
     assert _noise(scores, real.scores(x).sigmoid()) < 1.26 * _noise(alone, real.scores(x).sigmoid())
     assert _noise(boxes, real.boxes(x).relu() * 64) < _noise(boxes * 0, boxes) / 1000
     assert verified.coverage.share == 1.0
-    assert verified.fidelity.narrow_inputs == ()
 
 
 def _noise(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -171,24 +158,6 @@ def _noise(one: torch.Tensor, other: torch.Tensor) -> float:
 class Scores(Heads):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.scores(x).sigmoid()
-
-
-def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Path) -> None:
-    model = quantized(Read().eval())
-    assert model.plan.decision("cat").execution.value == "integer"
-    found = model.export(tmp_path / "heads.onnx").fidelity
-    ((concat, source, codes),) = found.narrow_inputs
-    assert (concat, source) == ("cat", "sigmoid")
-    assert 1 <= codes < 4
-    assert f"note: 'sigmoid' uses only {codes} codes of 'cat'" in str(found)
-    apart = quantized(Read().eval(), recipe=[{"select": "cat", "as": "float"}])
-    assert apart.fidelity.narrow_inputs == ()
-
-
-def test_inputs_alike_are_not_named() -> None:
-    model = quantized(Alike().eval())
-    assert model.plan.decision("cat").execution.value == "integer"
-    assert model.fidelity.narrow_inputs == ()
 
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
