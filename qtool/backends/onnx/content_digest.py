@@ -15,17 +15,6 @@ from onnx import TensorProto
 from qtool.backends.onnx.initializers import with_initializers
 from qtool.core.errors import FileError
 
-_ABOUT = (
-    "metadata_props",
-    "producer_name",
-    "producer_version",
-    "doc_string",
-    "model_version",
-    "domain",
-)
-"""Fields that a digest of `FIRST_FORMAT` ignores."""
-FIRST_FORMAT = 1
-"""The format of self-tests whose digest is of graph and weights alone."""
 _CHUNK = 1 << 24  # bytes read at once
 DIGITS = 32
 _CONTENT = '"content":"'
@@ -46,12 +35,17 @@ def content_digest(path: str | Path, self_test: onnx.StringStringEntryProto | No
     Raises:
         FileError: not an ONNX file, or its external data cannot be read.
     """
-    return _digest(Path(path), () if self_test is None else (self_test,))
-
-
-def graph_digest(path: str | Path) -> str:
-    """Return the digest of `FIRST_FORMAT`, of graph and weights alone; see `content_digest`."""
-    return _digest(Path(path), None)
+    path = Path(path)
+    try:
+        model = onnx.load(path, load_external_data=False)
+        digest = hashlib.sha256(_without_weights(model, self_test))
+        for tensor in model.graph.initializer:
+            digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
+            for chunk in _bytes_of(tensor, path.parent):
+                digest.update(chunk)
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+    return digest.hexdigest()[:DIGITS]
 
 
 def blank(text: str) -> str:
@@ -62,26 +56,12 @@ def blank(text: str) -> str:
     return f"{text[:start]}{'0' * DIGITS}{text[start + DIGITS :]}"
 
 
-def _digest(path: Path, more: tuple[onnx.StringStringEntryProto, ...] | None) -> str:
-    try:
-        model = onnx.load(path, load_external_data=False)
-        digest = hashlib.sha256(_without_weights(model, more))
-        for tensor in model.graph.initializer:
-            digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
-            for chunk in _bytes_of(tensor, path.parent):
-                digest.update(chunk)
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    return digest.hexdigest()[:DIGITS]
-
-
 def _without_weights(
-    model: onnx.ModelProto, more: tuple[onnx.StringStringEntryProto, ...] | None
+    model: onnx.ModelProto, self_test: onnx.StringStringEntryProto | None
 ) -> bytes:
     bare = with_initializers(model, ())
-    for field in _ABOUT if more is None else ():
-        bare.ClearField(field)
-    bare.metadata_props.extend(more or ())
+    if self_test is not None:
+        bare.metadata_props.append(self_test)
     for entry in bare.metadata_props:
         entry.value = blank(entry.value)
     return bytes(bare.SerializeToString(deterministic=True))

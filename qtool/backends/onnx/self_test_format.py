@@ -16,14 +16,14 @@ from typing import Any
 
 import onnx
 
-from qtool.backends.onnx.content_digest import DIGITS, FIRST_FORMAT, content_digest
+from qtool.backends.onnx.content_digest import DIGITS, content_digest
 from qtool.backends.onnx.storage import LIMIT
 from qtool.core.errors import MALFORMED, FileError, VerificationError
 from qtool.core.remedies import OtherFile, Package
 
 KEY = "qtool_self_test"
 """Name of the metadata."""
-_FORMATS = (FIRST_FORMAT, 2, 3)
+_FORMATS = (2, 3)
 """Formats that can be read; files are written in the last one."""
 _MARK = re.compile(r'\{"format":[23],"content":"')
 """Begin of the JSON, by which a test whose key is damaged is recognised."""
@@ -54,7 +54,7 @@ class SelfTest:
             former formats, not compared.
         digests: numerics profile -> digests of groups of consecutive exact tensors.
         missing: why there is no test; then only `content` is set.
-        format: version of the JSON; a digest of the first one is of graph and weights alone.
+        format: version of the JSON.
     """
 
     content: str
@@ -118,6 +118,7 @@ class SelfTest:
                 raise VerificationError(
                     f"the self-test in the file has format {data['format']!r}; this version of "
                     f"qtool reads format {_FORMATS[-1]}",
+                    OtherFile("convert again"),
                     Package("qtool", "use a newer {}"),
                 )
             return _parse(data)

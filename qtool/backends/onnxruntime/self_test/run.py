@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.onnx.content_digest import FIRST_FORMAT, content_digest, graph_digest
+from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
@@ -34,8 +34,7 @@ def check_self_test(path: str | Path) -> SelfCheck:
         return SelfCheck(present=True, unmodified=False, failure=str(error))
     if test is None:
         return SelfCheck()
-    digest = graph_digest if test.format == FIRST_FORMAT else content_digest
-    unmodified = digest(path) == test.content if test.content else None
+    unmodified = content_digest(path) == test.content if test.content else None
     check = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
     if test.missing:
         return check
