@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from qtool.backends.pipe_process import FAILED, Message, PipeProcess, receive, send
@@ -20,10 +19,10 @@ Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
 """Takes a file and arrays, returns a message and arrays."""
 
 LOAD_SECONDS, CALL_SECONDS = 30.0, 1800
-"""Time limits: of all slow loads of one file together, and of a call, which may run a large model
-on a batch with slow reference kernels."""
-_USUAL_SECONDS, _USUAL_BYTES = 2.0, 50e6
-"""A load is slow beyond this, and beyond a second for so many bytes."""
+"""Time limits: of a load, and of a call, which may run a large model on a batch with slow reference
+kernels."""
+_BYTES = 50e6
+"""A load has a second more for so many bytes."""
 _HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
 _TIMEOUT = "SIGALRM"
 
@@ -50,7 +49,7 @@ class SubprocessRunner(PipeProcess):
     def __init__(self, module: str, title: str) -> None:
         super().__init__()
         self.module, self.title = module, title
-        self._slow: dict[tuple[str, int, int], float] = {}  # file -> seconds of slow loads
+        self._endless: set[tuple[str, int, int]] = set()  # files that a call did not end on
 
     def call(self, name: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
         """Run one handler of the subprocess on a file and return its response.
@@ -65,17 +64,13 @@ class SubprocessRunner(PipeProcess):
         """
         place = str(Path(path).absolute())  # the process stays in the folder that it started in
         file = (place, *_size_and_time(place))
-        left = LOAD_SECONDS - self._slow.get(file, 0.0)
-        if left <= 0:
+        if file in self._endless:
             raise self._ended(_TIMEOUT)
         try:
-            request = {"name": name, "path": place, "seconds": left}
-            message, results = self._request(request, arrays)
+            message, results = self._request({"name": name, "path": place}, arrays)
         except TimeLimitError:
-            self._slow[file] = LOAD_SECONDS
+            self._endless.add(file)
             raise
-        if slow := message.get("slow"):
-            self._slow[file] = self._slow.get(file, 0.0) + slow
         if FAILED in message:
             raise VerificationError(message[FAILED].replace(place, path))
         return message, results
@@ -115,19 +110,9 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, outer)
 
 
-_left, _slow = LOAD_SECONDS, 0.0
-"""Of the request that the subprocess handles: seconds for loads, and those that slow ones took."""
-
-
-@contextmanager
-def loading(path: str) -> Iterator[None]:
-    """End this process, the subprocess, if loads of a file take too long together."""
-    global _slow  # noqa: PLW0603  # one request at a time
-    usual = _USUAL_SECONDS + _size_and_time(path)[0] / _USUAL_BYTES
-    start = time.monotonic()
-    with time_limit(usual + _left):
-        yield
-    _slow += max(0.0, time.monotonic() - start - usual)
+def loading(path: str) -> AbstractContextManager[None]:
+    """End this process, the subprocess, if the load of a file takes too long."""
+    return time_limit(LOAD_SECONDS + _size_and_time(path)[0] / _BYTES)
 
 
 def _size_and_time(path: str) -> tuple[int, int]:
@@ -140,7 +125,6 @@ def _size_and_time(path: str) -> tuple[int, int]:
 
 def serve(handlers: Mapping[str, Handler]) -> None:
     """Handle calls by name until the parent closes the pipe."""
-    global _left, _slow  # one request at a time
     # A terminal sends the signal to all processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _HAS_TIMER:
@@ -150,11 +134,9 @@ def serve(handlers: Mapping[str, Handler]) -> None:
     with suppress(EOFError, BrokenPipeError):
         while True:
             request, arrays = receive(requests)
-            _left, _slow = request["seconds"], 0.0
             try:
                 with time_limit(CALL_SECONDS):
-                    message, results = handlers[request["name"]](request["path"], arrays)
-                response = {**message, **({"slow": _slow} if _slow else {})}, results
+                    response = handlers[request["name"]](request["path"], arrays)
             except VerificationError as error:
                 response = {FAILED: str(error)}, ()
             except Exception as error:  # noqa: BLE001  # the process goes on

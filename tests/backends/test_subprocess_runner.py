@@ -16,7 +16,7 @@ from qtool.core.errors import VerificationError
 
 def serve() -> None:
     """Answer calls in the subprocess."""
-    subprocess_runner.serve({"read": _read, "sleep": _sleep, "refuse": _refuse, "load": _load})
+    subprocess_runner.serve({"read": _read, "sleep": _sleep, "refuse": _refuse})
 
 
 def _read(path: str, _: Arrays) -> tuple[Message, Arrays]:
@@ -27,14 +27,6 @@ def _sleep(_: str, arrays: Arrays) -> tuple[Message, Arrays]:
     with time_limit(0.2 if len(arrays) else 60):
         if len(arrays):
             time.sleep(60)
-    return {}, ()
-
-
-def _load(path: str, _: Arrays) -> tuple[Message, Arrays]:
-    """A load that is slow by half of the limit for all of them."""
-    subprocess_runner._USUAL_SECONDS = 0.0
-    with subprocess_runner.loading(path):
-        time.sleep(0.3)
     return {}, ()
 
 
@@ -69,15 +61,3 @@ def test_a_call_that_does_not_end_is_ended(runner: SubprocessRunner) -> None:
     with pytest.raises(VerificationError, match="does not finish"):
         runner.call("sleep", "model")
     runner.call("sleep", "another")  # in a new process, and the limit before is off
-
-
-@pytest.mark.skipif(not subprocess_runner._HAS_TIMER, reason="no timers on this system")
-def test_slow_loads_of_a_file_have_one_limit(
-    runner: SubprocessRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess_runner, "LOAD_SECONDS", 0.5)
-    runner.call("load", "model")
-    for _ in range(2):  # the second one is refused without a call
-        with pytest.raises(VerificationError, match="does not finish"):
-            runner.call("load", "model")
-    runner.call("load", "another")
