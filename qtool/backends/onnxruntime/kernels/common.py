@@ -115,11 +115,7 @@ def quantize(out: QuantParams) -> Kernel:
     """Return the kernel: float32 -> uint8 or int8 codes, rint(f32(x / scale)) + zero point."""
     check_byte(out, "output")
     per_tensor(out, "output")
-
-    def kernel(x: Tensor) -> Tensor:
-        return to_codes(x, out)
-
-    return kernel
+    return lambda x: to_codes(x, out)
 
 
 def requantize(x: QuantParams, out: QuantParams) -> Kernel:
@@ -133,8 +129,4 @@ def dequantize(x: QuantParams) -> Kernel:
     """Return the kernel: codes -> float32, f32(code - zero_point) * scale."""
     check_byte(x, "input")
     per_tensor(x, "input")
-
-    def kernel(codes: Tensor) -> Tensor:
-        return to_float(codes, x)
-
-    return kernel
+    return lambda codes: to_float(codes, x)
