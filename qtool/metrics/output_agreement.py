@@ -82,7 +82,7 @@ class OutputAgreement(NamedTuple):
         value: share of equal classes, F1, mean cosine or share of the variance that is kept, R2; 1
             is equal.
         compared: number of samples, tokens, texts, pixels, values, vectors or detections; 0 where
-            no sample shows what an output detects.
+            the samples do not show what an output tells, see `caution`.
         threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
@@ -125,9 +125,22 @@ class OutputAgreement(NamedTuple):
         known = self.compared >= ENOUGH and not self.is_good
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
+    @property
+    def caution(self) -> str:
+        """Why the samples do not show whether the output is right; "" where they do."""
+        if self.compared:
+            return ""
+        if self.kind != THRESHOLD:
+            return f"'{self.output}' has one class in all samples, so that equal ones prove little"
+        above = f"a value of '{self.output}' above {self.threshold:g}"
+        return f"no sample has {above}, so that none shows what it detects"
+
     def __str__(self) -> str:
         if not self.compared:
-            return f"no value above {self.threshold:g}"
+            if self.kind != THRESHOLD:
+                return "one class in all samples"
+            who = "no value" if self.value else "the quantized model alone has values"
+            return f"{who} above {self.threshold:g}"
         value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
         text = YARDSTICKS[self.kind].text.format(
             share=number_texts.share(self.value), value=value, threshold=self.threshold
@@ -208,7 +221,7 @@ def output_agreement(
         return None
     if kind.kind in (CLASS, TOKEN, PIXEL):
         moved = np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1)
-        return _same_classes(name, *moved) or _kept_spread(name, a, b)
+        return _same_classes(name, *moved)
     if kind.kind == DETECTION:
         return _same_detections(name, a, b)
     if kind.kind == THRESHOLD:
@@ -240,24 +253,19 @@ def output_agreements(
 
 
 def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
-    """Return the share of equal best classes of scores [..., classes], or of equal texts; None
-    where the best class is always the same."""
-    real, coded = _best(a), _best(b)
-    if (real == real.flat[0]).all():
+    """Return the share of equal best classes of scores [..., classes], or of equal texts; rows of
+    zeros are padding, None where there are no others."""
+    rows, real, coded = np.asarray(a.any(-1)), _best(a), _best(b)
+    if not rows.any():
         return None
-    texts = _same_texts(name, real, coded, a.shape[-1]) if a.ndim == 3 else None
-    return texts or _same_best(name, a, b)
-
-
-def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
-    """Return the share of equal best classes, [..., classes]; rows of zeros are padding."""
-    rows = np.asarray(a.any(-1))
-    equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
+    if a.ndim == 3 and (texts := _same_texts(name, real, coded, a.shape[-1])) is not None:
+        return texts
+    equal, several = (real == coded) & rows, len(np.union1d(real[rows], coded[rows])) > 1
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    interval = clustered_share_interval(*_by_sample(equal & rows, rows))
-    value = float(equal[rows].mean())
-    return OutputAgreement(name, kind, value, int(rows.sum()), kl=kl, interval=interval)
+    interval = clustered_share_interval(*_by_sample(equal, rows)) if several else None
+    value, count = float(equal[rows].mean()), int(rows.sum()) if several else 0
+    return OutputAgreement(name, kind, value, count, kl=kl, interval=interval)
 
 
 def _best(a: Array) -> Array:

@@ -167,7 +167,7 @@ class Fidelity(JsonRecord):
         if other:
             output, share = min(other, key=lambda each: each.share)
             return f"{number_texts.share(share)} of {output} equal"
-        known = {each.output for each in self.estimate.agreements}
+        known = {each.output for each in self.estimate.agreements if not each.caution}
         figures = [
             db
             for name, db in errors.items()
@@ -225,12 +225,7 @@ class Fidelity(JsonRecord):
                 f"values decide how many rows {_listed(self.by_values)} has, so that rows are not "
                 "compared"
             )
-        for each in self.estimate.agreements:
-            if not each.compared:
-                yield (
-                    f"no sample has a value of '{each.output}' above {each.threshold:g}, so that "
-                    "none shows what it detects"
-                )
+        yield from (each.caution for each in self.estimate.agreements if each.caution)
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow_inputs[:_NAMED]:

@@ -106,6 +106,7 @@ class Yardsticks:
             known: those of an earlier pass over the same data.
         """
         self._known, self._files = known, list[ComparedBatches]()
+        self._states = frozenset[str]()
 
     @property
     def needs_outputs(self) -> bool:
@@ -119,13 +120,21 @@ class Yardsticks:
         first, *others = outputs
         if not self._files:
             self._files = [ComparedBatches(reader.names, reader.evidence) for _ in others]
+            known = reader.evidence.items()
+            self._states = frozenset(name for name, each in known if each.is_state_alone)
         size = len(first[0]) if first[0].ndim else 1
         for file, own in zip(self._files, others, strict=True):
             file.add(first, own, size)
 
     def agreements(self) -> Agreements:
         """Return those of each file."""
-        return self._known or Agreements(((), *(file.agreements() for file in self._files)))
+        return self._known or Agreements(((), *map(self._judged, self._files)))
+
+    def _judged(self, file: ComparedBatches) -> tuple[OutputAgreement, ...]:
+        """Return those of a file: of no state, which the outputs that read it judge, unless there
+        is nothing else."""
+        every = file.agreements()
+        return tuple(each for each in every if each.output not in self._states) or every
 
 
 class FirstBatches:
