@@ -10,8 +10,6 @@ from qtool.core.output_evidence import BY_VALUES, Evidence
 from qtool.core.types import Array
 from qtool.metrics.output_agreement import (
     OutputAgreement,
-    OutputShare,
-    equal_shares,
     output_agreements,
 )
 from qtool.metrics.output_errors import OutputErrors, samples_first
@@ -141,13 +139,9 @@ class ComparedBatches:
         return OutputErrors.of(self.names, expected, actual, samples)
 
     def agreements(self) -> tuple[OutputAgreement, ...]:
-        """Return what the batches agree in, of each output that has a yardstick; no KV cache."""
+        """Return what the batches agree in, of each output that has a yardstick; no KV cache,
+        whose codes differ by one everywhere and mean the same."""
         return output_agreements(*self._joined(), self._evidence)
-
-    def equal_shares(self) -> tuple[OutputShare, ...]:
-        """Return the shares of equal values of whole numbers; of no KV cache, whose codes differ by
-        one everywhere and mean the same."""
-        return equal_shares(*self._joined())
 
     def _joined(self) -> tuple[list[str], list[Array], list[Array]]:
         kept = [i for i, name in enumerate(self.names) if not is_cache(name)]

@@ -57,6 +57,20 @@ def test_every_output_is_judged_and_no_state(tmp_path: Path) -> None:
     assert len(found.yardsticks) < len(found.outputs)
 
 
+def test_whole_numbers_are_equal_or_not(tmp_path: Path) -> None:
+    real, other, inputs = files("classifier with its answer", tmp_path)
+    for file in (real, other):
+        model = onnx.load(file)
+        del model.graph.output[:-1]
+        onnx.save(model, file)
+    inputs = {name: np.random.default_rng(4).normal(size=(480, 16)).astype("f4") for name in inputs}
+    result = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    (found,) = result.accuracy.models[1].yardsticks
+    assert (found.kind, found.compared) == ("equal", len(next(iter(inputs.values()))))
+    assert "SQNR" not in str(result)
+    assert "agreement (equal)" in str(qtool.gate(other, real, inputs, other_model=True))
+
+
 def test_one_class_in_all_samples_is_no_reason_to_ship(tmp_path: Path) -> None:
     real, other, inputs = files("image classifier with softmax (keras)", tmp_path)
     inputs = {name: np.repeat(array[:1], 400, 0) for name, array in inputs.items()}
