@@ -26,6 +26,12 @@ def by_values(names: Sequence[str], evidence: Mapping[str, Evidence]) -> list[st
     return [name for name in names if evidence.get(name, Evidence()).rows == BY_VALUES]
 
 
+def by_values_text(names: Sequence[str]) -> str:
+    """Return a sentence on outputs of `by_values`; "" without any."""
+    each = ", ".join(f"'{name}'" for name in names)
+    return f"values decide how many rows {each} has, so that rows are not compared" if each else ""
+
+
 def compared_outputs(
     names: Sequence[str],
     real: Sequence[Array],

@@ -18,7 +18,13 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
 from qtool.core.types import Array
-from qtool.metrics.compared_batches import ComparedBatches, by_values, compared_outputs, is_cache
+from qtool.metrics.compared_batches import (
+    ComparedBatches,
+    by_values,
+    by_values_text,
+    compared_outputs,
+    is_cache,
+)
 from qtool.metrics.output_agreement import OutputAgreement, agreements_text
 from qtool.metrics.output_errors import finite_or_inf
 from qtool.metrics.output_kind import EQUAL, NUMBERS
@@ -210,10 +216,7 @@ class Fidelity(JsonRecord):
                 "outputs are beyond their calibrated ranges; calibrate on data that reaches further"
             )
         if self.by_values:
-            yield (
-                f"values decide how many rows {_listed(self.by_values)} has, so that rows are not "
-                "compared"
-            )
+            yield by_values_text(self.by_values)
         yield from (each.caution for each in self.estimate.agreements if each.caution)
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"

@@ -86,6 +86,13 @@ def test_rows_that_values_decide_end_in_a_sentence(tmp_path: Path) -> None:
     real, other, inputs = files("detector with its selection", tmp_path)
     with pytest.raises(DataError, match="values decide how many rows each output has"):
         qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    for file in (real, other):
+        model = onnx.load(file)
+        name = next(node.input[1] for node in model.graph.node if "NonMax" in node.op_type)
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
+        onnx.save(model, file)
+    result = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    assert "values decide how many rows 'selected', 'rows' has" in str(result)
 
 
 @pytest.mark.parametrize(

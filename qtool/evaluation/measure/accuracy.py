@@ -16,6 +16,7 @@ from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.output_pass import Agreements
 from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
+from qtool.metrics.compared_batches import by_values_text
 from qtool.metrics.intervals import Interval
 from qtool.metrics.labels import no_better_than_a_guess, other_order
 from qtool.metrics.metric import Metric
@@ -152,7 +153,7 @@ def summarize(
         named[1] = "the quantized model"
     warnings = [*_warnings(measured, models, named)]
     cautions = (each.caution for own in agreements.files for each in own)
-    warnings += dict.fromkeys(filter(None, cautions))
+    warnings += dict.fromkeys(filter(None, [by_values_text(agreements.left), *cautions]))
     if numbers is not None and measured.scores == CLASSES:
         answers = measured.classes[0, :, 0]
         order = other_order(answers, numbers, measured.n_classes)

@@ -92,9 +92,15 @@ class Reference:
 
 @dataclass(frozen=True)
 class Agreements:
-    """What each output of each file agrees with the float file in; nothing of the float file."""
+    """What each output of each file agrees with the float file in; nothing of the float file.
+
+    Attributes:
+        files: per file.
+        left: outputs whose number of rows depends on values, which are not compared.
+    """
 
     files: tuple[tuple[OutputAgreement, ...], ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Yardsticks:
@@ -128,7 +134,8 @@ class Yardsticks:
 
     def agreements(self) -> Agreements:
         """Return those of each file."""
-        return self._known or Agreements(((), *map(self._judged, self._files)))
+        left = tuple(self._files[0].left) if self._files else ()
+        return self._known or Agreements(((), *map(self._judged, self._files)), left)
 
     def _judged(self, file: ComparedBatches) -> tuple[OutputAgreement, ...]:
         """Return those of a file: of no state, which the outputs that read it judge, unless there
