@@ -207,7 +207,6 @@ def measure_estimate(
     return replace(
         estimate,
         agreements=compared.agreements(),
-        equal_shares=compared.equal_shares(),
         beyond=samples.beyond,
         reach=samples.reach,
         place="" if file is None else file.place,

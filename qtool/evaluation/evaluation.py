@@ -22,6 +22,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.metrics.output_kind import EQUAL
 from qtool.verification import Coverage, Exactness
 
 
@@ -139,6 +140,8 @@ class Evaluation(Result):
         """Return (label, figures) of the model after the reference."""
         reference, model = self.models[:2]
         measured, exact, name = self.accuracy, model.exactness, reference.name
+        outcome = measured.models[1]
+        whole = outcome.yardsticks and all(o.kind == EQUAL for o in outcome.yardsticks)
         speeds = speed_rows(self.latency, 1, reference.timed or name)
         place = f", {model.timed}" if model.timed else ""
         shares = (model.integer_mac_share, model.integer_weight_mac_share)
@@ -147,7 +150,7 @@ class Evaluation(Result):
         return [
             size_row(model.size_bytes, reference.size_bytes, name),
             *((label, f"{text}{place}") for label, text in speeds),
-            sqnr_row(measured.models[1].sqnr_db, measured.samples, measured.models[1].outputs),
+            *([] if whole else [sqnr_row(outcome.sqnr_db, measured.samples, outcome.outputs)]),
             *accuracy_rows(measured, 1, name),
             (label, text if model.runs_here else f"{text} (as planned for {model.target})"),
             *([] if exact is None else exact.rows()[:1]),

@@ -34,6 +34,7 @@ DTYPES = {
 }
 
 _KV_CACHE_PREFIX = "past_key_values"  # of inputs
+_NOISE = "noise"  # what a model draws, as an input: alone, or with a number each
 
 
 def describe_input(tensor: Any) -> Input:
@@ -90,10 +91,14 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 Argument("--task", text="take both of one {}"),
             )
         if [kind for _, *kind in other] != [kind for _, *kind in first]:
+            drawn = {name.partition(".")[0] for name in {*own} ^ {*names}} == {_NOISE}
+            both = Argument("--noise-input", text="draw the noise of both files with {}")
+            same = OtherFile("compare models of one task")
+            written = OtherFile("give the float file that `quantize --float-file` writes with it")
             raise DataError(
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
                 f"({_listed(first)})",
-                OtherFile("compare models of one task"),
+                *([both, written] if drawn else [same]),
             )
         if (count := len(session.outputs)) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")

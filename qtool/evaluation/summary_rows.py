@@ -83,7 +83,7 @@ def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list
         same = number_texts.part(round(outcome.agreement.value * whole), whole)
         kl = "" if outcome.kl is None else f", KL divergence {outcome.kl:.2g}"
         rows.append(("agreement", f"same {what} on {same} {unit}{kl}"))
-    if text := agreements_text(outcome.yardsticks, len(outcome.yardsticks) > 1):
+    if text := agreements_text(outcome.yardsticks, len(outcome.outputs) > 1):
         rows.append(("agreement", text))
     return rows
 

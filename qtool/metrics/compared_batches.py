@@ -10,8 +10,6 @@ from qtool.core.output_evidence import BY_VALUES, Evidence
 from qtool.core.types import Array
 from qtool.metrics.output_agreement import (
     OutputAgreement,
-    OutputShare,
-    equal_shares,
     output_agreements,
 )
 from qtool.metrics.output_errors import OutputErrors, samples_first
@@ -26,6 +24,12 @@ from qtool.metrics.output_errors import OutputErrors, samples_first
 def by_values(names: Sequence[str], evidence: Mapping[str, Evidence]) -> list[str]:
     """Return the outputs whose number of rows depends on values: nothing compares them."""
     return [name for name in names if evidence.get(name, Evidence()).rows == BY_VALUES]
+
+
+def by_values_text(names: Sequence[str]) -> str:
+    """Return a sentence on outputs of `by_values`; "" without any."""
+    each = ", ".join(f"'{name}'" for name in names)
+    return f"values decide how many rows {each} has, so that rows are not compared" if each else ""
 
 
 def compared_outputs(
@@ -141,13 +145,9 @@ class ComparedBatches:
         return OutputErrors.of(self.names, expected, actual, samples)
 
     def agreements(self) -> tuple[OutputAgreement, ...]:
-        """Return what the batches agree in, of each output that has a yardstick; no KV cache."""
+        """Return what the batches agree in, of each output that has a yardstick; no KV cache,
+        whose codes differ by one everywhere and mean the same."""
         return output_agreements(*self._joined(), self._evidence)
-
-    def equal_shares(self) -> tuple[OutputShare, ...]:
-        """Return the shares of equal values of whole numbers; of no KV cache, whose codes differ by
-        one everywhere and mean the same."""
-        return equal_shares(*self._joined())
 
     def _joined(self) -> tuple[list[str], list[Array], list[Array]]:
         kept = [i for i, name in enumerate(self.names) if not is_cache(name)]

@@ -181,6 +181,8 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
             "the first output has no scores, vectors or numbers whose agreement is known",
             Argument("--metric", text="name another {}, or a function"),
         )
+    if whole.caution:
+        raise DataError(whole.caution, DataEdit("give samples that show others"))
     kind = whole.kind
     is_pooled = kind == COSINE and real.ndim == 3 and samples.has_mask
     if is_pooled:

@@ -19,6 +19,7 @@ from qtool.metrics.output_kind import (
     CLASS,
     COSINE,
     DETECTION,
+    EQUAL,
     LIMIT,
     NUMBERS,
     PIXEL,
@@ -57,6 +58,7 @@ YARDSTICKS = {
     COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
     NUMBERS: Yardstick("R2 {value:.4f}", 0.98, 0.8),
     DETECTION: Yardstick("F1 of detections above {threshold:g} {share}", 0.95, 0.8),
+    EQUAL: Yardstick("{share} equal", 0.95, 0.8),
 }
 
 NEAR, NEAR_KL = 0.99, 0.01
@@ -78,11 +80,11 @@ class OutputAgreement(NamedTuple):
 
     Attributes:
         output: its name.
-        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, NUMBERS or DETECTION.
-        value: share of equal classes, F1, mean cosine or share of the variance that is kept, R2; 1
-            is equal.
+        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, NUMBERS, DETECTION or EQUAL.
+        value: share of equal classes or values, F1, mean cosine or share of the variance that is
+            kept, R2; 1 is equal.
         compared: number of samples, tokens, texts, pixels, values, vectors or detections; 0 where
-            no sample shows what an output detects.
+            the samples do not show what an output tells, see `caution`.
         threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
@@ -125,9 +127,22 @@ class OutputAgreement(NamedTuple):
         known = self.compared >= ENOUGH and not self.is_good
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
+    @property
+    def caution(self) -> str:
+        """Why the samples do not show whether the output is right; "" where they do."""
+        if self.compared:
+            return ""
+        if self.kind != THRESHOLD:
+            return f"'{self.output}' has {self}, so that equal ones prove little"
+        above = f"a value of '{self.output}' above {self.threshold:g}"
+        return f"no sample has {above}, so that none shows what it detects"
+
     def __str__(self) -> str:
         if not self.compared:
-            return f"no value above {self.threshold:g}"
+            if self.kind != THRESHOLD:
+                return f"one {'value' if self.kind == EQUAL else 'class'} in all samples"
+            who = "no value" if self.value else "the quantized model alone has values"
+            return f"{who} above {self.threshold:g}"
         value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
         text = YARDSTICKS[self.kind].text.format(
             share=number_texts.share(self.value), value=value, threshold=self.threshold
@@ -161,24 +176,6 @@ def agreements_text(agreements: Sequence[OutputAgreement], several: bool) -> str
     )
 
 
-class OutputShare(NamedTuple):
-    """A share, 0 to 1, of the values of one output."""
-
-    output: str
-    share: float
-
-
-def equal_shares(
-    names: Sequence[str], real: Sequence[Array], quantized: Sequence[Array]
-) -> tuple[OutputShare, ...]:
-    """Return the share of equal values of each integer or boolean output."""
-    return tuple(
-        OutputShare(name, float((a == b).mean()))
-        for name, a, b in zip(names, real, quantized, strict=True)
-        if a.dtype.kind in "iub" and a.size and a.shape == b.shape
-    )
-
-
 def output_agreement(
     name: str,
     real: Array,
@@ -195,8 +192,9 @@ def output_agreement(
     """
     if real.shape != quantized.shape or not real.ndim or not real.size:
         return None
-    if real.dtype.kind in "iu":
-        return _same_texts(name, real, quantized, 1 + int(real.max()))
+    if real.dtype.kind in "iub":
+        texts = _same_texts(name, real, quantized, 1 + int(real.max()))
+        return texts or _same_values(name, EQUAL, real, quantized, np.ones(real.shape, bool))
     if real.dtype.kind != "f":
         return None
     a = real.reshape(len(real), -1) if real.ndim == 1 else real
@@ -208,7 +206,7 @@ def output_agreement(
         return None
     if kind.kind in (CLASS, TOKEN, PIXEL):
         moved = np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1)
-        return _same_classes(name, *moved) or _kept_spread(name, a, b)
+        return _same_classes(name, *moved)
     if kind.kind == DETECTION:
         return _same_detections(name, a, b)
     if kind.kind == THRESHOLD:
@@ -240,24 +238,25 @@ def output_agreements(
 
 
 def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
-    """Return the share of equal best classes of scores [..., classes], or of equal texts; None
-    where the best class is always the same."""
-    real, coded = _best(a), _best(b)
-    if (real == real.flat[0]).all():
+    """Return the share of equal best classes of scores [..., classes], or of equal texts; rows of
+    zeros are padding, None where there are no others."""
+    rows, real, coded = np.asarray(a.any(-1)), _best(a), _best(b)
+    if not rows.any():
         return None
-    texts = _same_texts(name, real, coded, a.shape[-1]) if a.ndim == 3 else None
-    return texts or _same_best(name, a, b)
-
-
-def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
-    """Return the share of equal best classes, [..., classes]; rows of zeros are padding."""
-    rows = np.asarray(a.any(-1))
-    equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
+    if a.ndim == 3 and (texts := _same_texts(name, real, coded, a.shape[-1])) is not None:
+        return texts
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    interval = clustered_share_interval(*_by_sample(equal & rows, rows))
-    value = float(equal[rows].mean())
-    return OutputAgreement(name, kind, value, int(rows.sum()), kl=kl, interval=interval)
+    return _same_values(name, kind, real, coded, rows)._replace(kl=kl)
+
+
+def _same_values(name: str, kind: str, a: Array, b: Array, rows: Array) -> OutputAgreement:
+    """Return the share of equal whole numbers [samples, ...] where `rows` is True."""
+    equal, value = (a == b) & rows, float((a == b)[rows].mean())
+    if len(np.union1d(a[rows], b[rows])) < 2:
+        return OutputAgreement(name, kind, value, 0)
+    interval = clustered_share_interval(*_by_sample(equal, rows))
+    return OutputAgreement(name, kind, value, int(rows.sum()), interval=interval)
 
 
 def _best(a: Array) -> Array:

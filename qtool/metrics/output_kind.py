@@ -91,6 +91,9 @@ that is kept."""
 DETECTION = "detection"
 """Positions and classes with scores above a limit, before boxes are selected."""
 
+EQUAL = "equal"
+"""Whole numbers, as ids, the best classes or masks: they are equal or not."""
+
 KINDS = (CLASS, TOKEN, PIXEL, THRESHOLD, DETECTION, COSINE, NUMBERS)
 """What a user may call an output. Texts are found among tokens."""
 

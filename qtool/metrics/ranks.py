@@ -1,4 +1,4 @@
-"""Correlation of two series of numbers, and of their ranks."""
+"""Rank correlation of two series of numbers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,3 @@ def average_ranks(a: Array) -> Array:
     _, index, counts = np.unique(a, return_inverse=True, return_counts=True)
     ranks: Array = (np.cumsum(counts) - (counts + 1) / 2)[index]
     return ranks
-
-
-def correlation(predicted: Array, true: Array) -> float | None:
-    """Return the correlation of two series; None for fewer than 3 values, or if all are equal."""
-    if len(true) < 3 or np.ptp(predicted) == 0 or np.ptp(true) == 0:
-        return None
-    return float(np.corrcoef(predicted, true)[0, 1])

@@ -19,7 +19,7 @@ from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
 from qtool.metrics.intervals import median_interval
-from qtool.metrics.output_agreement import OutputAgreement, OutputShare
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.output_errors import OutputErrors, finite_or_inf
 
 CONFIDENCE = 0.95
@@ -119,7 +119,6 @@ class Estimate(JsonRecord):
         unsure: relative standard error of the pooled error of the lowest output: that of the
             samples, or, if it is larger, that of a log-normal distribution with their middle half.
         agreements: what changes for a user, of each output that has a yardstick.
-        equal_shares: share of equal values of the integer and boolean outputs.
         by_batch: the errors of single samples are not known, since an output does not have one row
             for each; medians are then those of batches, without an interval.
         cached: tokens of each sample that are in its KV cache, computed in float, which no figure
@@ -149,7 +148,6 @@ class Estimate(JsonRecord):
     loud: float = 0.0
     unsure: float = 0.0
     agreements: tuple[OutputAgreement, ...] = ()
-    equal_shares: tuple[OutputShare, ...] = ()
     by_batch: bool = False
     cached: int = 0
     first_db: float | None = None

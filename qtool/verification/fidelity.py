@@ -18,22 +18,22 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
 from qtool.core.types import Array
-from qtool.metrics.compared_batches import ComparedBatches, by_values, compared_outputs, is_cache
-from qtool.metrics.output_agreement import (
-    NEAR,
-    OutputAgreement,
-    OutputShare,
-    agreements_text,
+from qtool.metrics.compared_batches import (
+    ComparedBatches,
+    by_values,
+    by_values_text,
+    compared_outputs,
+    is_cache,
 )
+from qtool.metrics.output_agreement import OutputAgreement, agreements_text
 from qtool.metrics.output_errors import finite_or_inf
-from qtool.metrics.output_kind import NUMBERS
+from qtool.metrics.output_kind import EQUAL, NUMBERS
 from qtool.verification.estimate import CALIBRATION, Estimate, OutputEstimate, estimate_outputs
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
 NEAR_DB = 30.0
 """SQNR below which the headline says that an output without a yardstick differs: 3 % is noise."""
-_MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
 _CLIPPED = 0.001  # share of values beyond their ranges to print a note above
@@ -48,6 +48,13 @@ class OutputSqnr(NamedTuple):
 
     output: str
     sqnr_db: float | None
+
+
+class OutputShare(NamedTuple):
+    """A share, 0 to 1, of the values of one output."""
+
+    output: str
+    share: float
 
 
 class LayerSqnr(NamedTuple):
@@ -119,8 +126,7 @@ class Fidelity(JsonRecord):
         poor = self._poor()
         figures = [(n, db) for n, db in self._figures() if not is_cache(n)]
         low = [n for n, db in figures if db is not None and db < MIN_SQNR_DB and n not in good]
-        other = [name for name, share in self.estimate.equal_shares if share < _MIN_EQUAL]
-        if not low and not other and not poor:
+        if not low and not poor:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
         why = f"; most sensitive layers: {layers}" if layers else ""
@@ -131,10 +137,6 @@ class Fidelity(JsonRecord):
         )
         problems += [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
         problems += [f"output '{each.output}' is hardly of use ({each})" for each in poor]
-        if other:
-            problems.append(
-                f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
-            )
         return f"warning: {' and '.join(problems)}{why}"
 
     @property
@@ -153,11 +155,7 @@ class Fidelity(JsonRecord):
         ]
         if far:
             return min(far, key=lambda each: each.value).headline
-        other = [each for each in self.estimate.equal_shares if each.share < NEAR]
-        if other:
-            output, share = min(other, key=lambda each: each.share)
-            return f"{number_texts.share(share)} of {output} equal"
-        known = {each.output for each in self.estimate.agreements}
+        known = {each.output for each in self.estimate.agreements if not each.caution}
         figures = [
             db
             for name, db in errors.items()
@@ -168,13 +166,12 @@ class Fidelity(JsonRecord):
 
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""
-        errors = dict(self._figures())
+        errors = {name: finite_or_inf(db) for name, db in self._figures()}
+        limits = {NUMBERS: MIN_SQNR_DB, EQUAL: np.inf}
         return [
             each
             for each in self.estimate.agreements
-            if each.is_poor
-            and (db := errors.get(each.output)) is not None
-            and db < (MIN_SQNR_DB if each.kind == NUMBERS else _CLEAR_DB)
+            if each.is_poor and errors.get(each.output, -np.inf) < limits.get(each.kind, _CLEAR_DB)
         ]
 
     def row(self) -> tuple[str, str]:
@@ -188,13 +185,11 @@ class Fidelity(JsonRecord):
         caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
         if caches:
             shown += f", KV cache {decibels_text(min(caches))}"
-        same = sorted(estimate.equal_shares, key=lambda each: each[1])
-        equal = [
-            f"{number_texts.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]
-        ]
-        if equal:
-            shown = f"{', '.join(filter(None, [shown, *equal]))} ({estimate.source})"
-        agreements = agreements_text(estimate.agreements[:_SHOWN], len(self.outputs) > 1)
+        named = [o.output for o in self.outputs], [a.output for a in estimate.agreements]
+        several = len({*named[0], *named[1]}) > 1
+        agreements = agreements_text(estimate.agreements[:_SHOWN], several)
+        if agreements and not shown:
+            return f"{agreements} ({estimate.source})"
         shown = shown or ("not measured" if self.by_values else "")
         return f"{shown}; {agreements}" if agreements else shown
 
@@ -211,16 +206,8 @@ class Fidelity(JsonRecord):
                 "outputs are beyond their calibrated ranges; calibrate on data that reaches further"
             )
         if self.by_values:
-            yield (
-                f"values decide how many rows {_listed(self.by_values)} has, so that rows are not "
-                "compared"
-            )
-        for each in self.estimate.agreements:
-            if not each.compared:
-                yield (
-                    f"no sample has a value of '{each.output}' above {each.threshold:g}, so that "
-                    "none shows what it detects"
-                )
+            yield by_values_text(self.by_values)
+        yield from (each.caution for each in self.estimate.agreements if each.caution)
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
         for output, share in self.collapsed[:_NAMED]:
@@ -265,8 +252,7 @@ def compare_outputs(
     if estimate is None:
         batch = ComparedBatches(names, evidence)
         estimate = estimate_outputs(batch.add(real, quantized, samples), CALIBRATION)
-        same = batch.agreements(), batch.equal_shares()
-        estimate = replace(estimate, agreements=same[0], equal_shares=same[1])
+        estimate = replace(estimate, agreements=batch.agreements())
     left = tuple(by_values(names, evidence))
     names, real, quantized = compared_outputs(names, real, quantized, evidence)
     outputs, not_finite, collapsed = [], [], []

@@ -88,6 +88,14 @@ def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
             check_same_inputs(files)
 
 
+def test_noise_of_one_file_alone_is_an_option(file: Path, tmp_path: Path) -> None:
+    model, other = onnx.load(file), tmp_path / "noisy.onnx"
+    model.graph.input.append(onnx.helper.make_tensor_value_info("noise.0", 1, ["batch", 3]))
+    onnx.save(model, other)
+    with pytest.raises(DataError, match=r"noise of both files with qtool.noise_input\(model\)"):
+        check_same_inputs([file, other])
+
+
 def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:
     def timed(files: list[Path], size: int | None = None) -> np.ndarray:
         (phase,) = phases(files, [X.numpy()], size)

@@ -48,10 +48,51 @@ def test_outputs_without_labels_have_the_yardstick_of_their_kind(
     assert f"agreement ({kinds[0]})" in str(gate)
 
 
+def test_every_output_is_judged_and_no_state(tmp_path: Path) -> None:
+    real, other, inputs = files("boxes and scores of anchors (SSD)", tmp_path)
+    rows = dict(qtool.evaluate(other, real, inputs, seconds=0, other_model=True).summary().rows)
+    assert rows["agreement"].count(": ") == 2
+    real, other, inputs = files("LSTM with its states", tmp_path)
+    found = qtool.evaluate(other, real, inputs, seconds=0, other_model=True).accuracy.models[1]
+    assert len(found.yardsticks) < len(found.outputs)
+
+
+def test_whole_numbers_are_equal_or_not(tmp_path: Path) -> None:
+    real, other, inputs = files("classifier with its answer", tmp_path)
+    for file in (real, other):
+        model = onnx.load(file)
+        del model.graph.output[:-1]
+        onnx.save(model, file)
+    inputs = {name: np.random.default_rng(4).normal(size=(480, 16)).astype("f4") for name in inputs}
+    result = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    (found,) = result.accuracy.models[1].yardsticks
+    assert (found.kind, found.compared) == ("equal", len(next(iter(inputs.values()))))
+    assert "SQNR" not in str(result)
+    assert "agreement (equal)" in str(qtool.gate(other, real, inputs, other_model=True))
+
+
+def test_one_class_in_all_samples_is_no_reason_to_ship(tmp_path: Path) -> None:
+    real, other, inputs = files("image classifier with softmax (keras)", tmp_path)
+    inputs = {name: np.repeat(array[:1], 400, 0) for name, array in inputs.items()}
+    options = qtool.ReportOptions(samples=8, seconds=0.01)
+    report = qtool.report(other, inputs, tmp_path / "page", options, model=real, other_model=True)
+    caution = "'predictions' has one class in all samples, so that equal ones prove little"
+    assert report.accuracy.warnings[-1] == caution
+    (check,) = [c for c in report.models[1].verdict.checks if c.name == "accuracy"]
+    assert (check.level, report.accuracy.models[1].agreement.value) == ("look", 1.0)
+
+
 def test_rows_that_values_decide_end_in_a_sentence(tmp_path: Path) -> None:
     real, other, inputs = files("detector with its selection", tmp_path)
     with pytest.raises(DataError, match="values decide how many rows each output has"):
         qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    for file in (real, other):
+        model = onnx.load(file)
+        name = next(node.input[1] for node in model.graph.node if "NonMax" in node.op_type)
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
+        onnx.save(model, file)
+    result = qtool.evaluate(other, real, inputs, seconds=0, other_model=True)
+    assert "values decide how many rows 'selected', 'rows' has" in str(result)
 
 
 @pytest.mark.parametrize(

@@ -105,4 +105,4 @@ def test_integer_outputs_differ_where_their_values_do() -> None:
     real = np.arange(100) % 7
     new = np.where(np.arange(100) < 3, real + 1, real)
     assert compare_outputs(100, ["class"], [real], [real]).difference == ""
-    assert compare_outputs(100, ["class"], [real], [new]).difference == "97 % of class equal"
+    assert compare_outputs(100, ["class"], [real], [new]).difference == "97 % equal"

@@ -62,11 +62,11 @@ KINDS: dict[str, tuple[str, np.ndarray[Any, Any], str | None]] = {
     "always one class": (
         "logits",
         normal(20, 10) * 0.01 + np.eye(10, dtype=np.float32)[3],
-        NUMBERS,
+        CLASS,
     ),
     "zeros": ("output", np.zeros((20, 10), np.float32), None),
     "one number": ("output", np.ones((20, 1), np.float32), None),
-    "whole numbers": ("output", np.arange(20), None),
+    "whole numbers": ("output", np.arange(20), "equal"),
     "NaN": ("output", np.full((20, 10), np.nan, np.float32), None),
 }
 
@@ -79,7 +79,9 @@ def test_kinds(case: str) -> None:
     if same is not None:
         assert same.value == pytest.approx(1)
         assert same.kl in (None, pytest.approx(0, abs=1e-6))
-        broken = output_agreement(name, real, np.full_like(real, np.nan))
+        broken = output_agreement(
+            name, real, np.full_like(real, np.nan if real.dtype.kind == "f" else -1)
+        )
         assert broken.value < 0.6
 
 
@@ -95,6 +97,23 @@ def test_no_sample_shows_what_a_detector_of_rare_events_detects() -> None:
     assert (agreement.compared, str(agreement)) == (0, "no value above 0.5")
     fidelity = compare_outputs(20, ["y"], [real], [real], {"y": Evidence(ending="sigmoid")})
     assert any("none shows what it detects" in note for note in fidelity.notes())
+
+
+def test_one_class_in_all_samples_proves_little() -> None:
+    real = normal(40, 10) * 0.01 + np.eye(10, dtype=np.float32)[3]
+    same = output_agreement("logits", real, real + 1e-3)
+    assert (same.compared, str(same)) == (0, "one class in all samples")
+    assert "equal ones prove little" in str(compare_outputs(40, ["logits"], [real], [real]))
+    other = output_agreement("logits", real, np.roll(real, 1, 1))
+    assert (other.compared, other.value, other.caution) == (40, 0.0, "")
+    loud = compare_outputs(40, ["logits"], [real], [real + 0.05 * normal(40, 10)])
+    assert loud.difference.startswith("SQNR")
+
+
+def test_a_false_alarm_is_said() -> None:
+    real = sigmoid(normal(20, 1) - 6)
+    alarm = output_agreement("wake", real, real + 0.7, Evidence(ending="sigmoid"))
+    assert str(alarm) == "the quantized model alone has values above 0.5"
 
 
 def test_rows_that_topk_selects_are_a_set_and_those_that_values_decide_are_left_out() -> None:

@@ -16,6 +16,7 @@ from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.output_pass import Agreements
 from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
+from qtool.metrics.compared_batches import by_values_text
 from qtool.metrics.intervals import Interval
 from qtool.metrics.labels import no_better_than_a_guess, other_order
 from qtool.metrics.metric import Metric
@@ -72,7 +73,8 @@ class ModelAccuracy:
         outputs: SQNR of each output, in the order of the model; () for a single one.
         kl: mean Kullback-Leibler divergence of the next tokens of a language model from the
             reference, in nats; None of other models.
-        yardsticks: what each output agrees in, of outputs that are no scores of classes or tokens.
+        yardsticks: what each output agrees in, of outputs that are no scores of classes or tokens,
+            or have one class in all samples.
     """
 
     agreement: Interval | None
@@ -141,13 +143,17 @@ def summarize(
     metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
-    if agreements.files and not measured.scores:
-        pairs = zip(models, agreements.files, strict=True)
-        models = tuple(replace(model, yardsticks=own) for model, own in pairs)
+    scored = measured.outputs[:1] if measured.scores else ()
+    models = tuple(
+        replace(model, yardsticks=tuple(o for o in own if o.output not in scored or o.caution))
+        for model, own in zip(models, agreements.files or [()] * len(models), strict=True)
+    )
     named = list(names) or [f"model {i + 1}" for i in range(len(models))]
     if len(models) == 2:
         named[1] = "the quantized model"
     warnings = [*_warnings(measured, models, named)]
+    cautions = (each.caution for own in agreements.files for each in own)
+    warnings += dict.fromkeys(filter(None, [by_values_text(agreements.left), *cautions]))
     if numbers is not None and measured.scores == CLASSES:
         answers = measured.classes[0, :, 0]
         order = other_order(answers, numbers, measured.n_classes)

@@ -92,9 +92,15 @@ class Reference:
 
 @dataclass(frozen=True)
 class Agreements:
-    """What each output of each file agrees with the float file in; nothing of the float file."""
+    """What each output of each file agrees with the float file in; nothing of the float file.
+
+    Attributes:
+        files: per file.
+        left: outputs whose number of rows depends on values, which are not compared.
+    """
 
     files: tuple[tuple[OutputAgreement, ...], ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Yardsticks:
@@ -106,6 +112,7 @@ class Yardsticks:
             known: those of an earlier pass over the same data.
         """
         self._known, self._files = known, list[ComparedBatches]()
+        self._states = frozenset[str]()
 
     @property
     def needs_outputs(self) -> bool:
@@ -119,13 +126,22 @@ class Yardsticks:
         first, *others = outputs
         if not self._files:
             self._files = [ComparedBatches(reader.names, reader.evidence) for _ in others]
+            known = reader.evidence.items()
+            self._states = frozenset(name for name, each in known if each.is_state_alone)
         size = len(first[0]) if first[0].ndim else 1
         for file, own in zip(self._files, others, strict=True):
             file.add(first, own, size)
 
     def agreements(self) -> Agreements:
         """Return those of each file."""
-        return self._known or Agreements(((), *(file.agreements() for file in self._files)))
+        left = tuple(self._files[0].left) if self._files else ()
+        return self._known or Agreements(((), *map(self._judged, self._files)), left)
+
+    def _judged(self, file: ComparedBatches) -> tuple[OutputAgreement, ...]:
+        """Return those of a file: of no state, which the outputs that read it judge, unless there
+        is nothing else."""
+        every = file.agreements()
+        return tuple(each for each in every if each.output not in self._states) or every
 
 
 class FirstBatches:

@@ -10,7 +10,7 @@ import numpy as np
 from qtool.backends.session import Session
 from qtool.core.errors import DataError
 from qtool.core.output_evidence import Evidence
-from qtool.core.remedies import Argument
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, LanguageModel
 from qtool.metrics.compared_batches import compared_outputs
@@ -88,7 +88,7 @@ class OutputReader:
         if not names:
             raise DataError(
                 "values decide how many rows each output has, so that rows are not compared",
-                Argument("--eval", text="use a function of the model with {}"),
+                OtherFile("compare files of the network before that selection"),
             )
         pairs = (
             compared_outputs(self.names, outputs[0], own, self.evidence) for own in outputs[1:]

@@ -15,6 +15,7 @@ from qtool.core.torch_package import has_torch
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.options import Goals
+from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import PERPLEXITY, Metric, default_drop
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.verification import Exactness, SelfCheck
@@ -170,15 +171,21 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, mode: str | None) ->
         metric = accuracy.metrics[0]
         allowed = _allowed_drop(metric, mode) if goals.drop is None else goals.drop
         return _metric(metric, model, accuracy.samples, allowed, goals.drop is not None)
-    agreement, is_goal = accuracy.models[model].agreement, goals.drop is not None
-    if agreement is None and (yardsticks := accuracy.models[model].yardsticks):
-        return _yardstick(min(yardsticks, key=lambda each: each.value), goals.drop)
-    if agreement is None:
+    outcome, is_goal = accuracy.models[model], goals.drop is not None
+    checks = [_yardstick(each, goals.drop) for each in outcome.yardsticks]
+    if outcome.agreement is not None:
+        checks.insert(0, _same_answers(accuracy, outcome.agreement, goals.drop))
+    if not checks:
         text = f"Accuracy was not measured: pass labels, or a function with {argument('--eval')}."
         return Check("accuracy", Level.BAD if is_goal else Level.LOOK, text, is_goal)
+    return max(checks, key=lambda check: list(Level).index(check.level))
+
+
+def _same_answers(accuracy: Accuracy, agreement: Interval, drop: float | None) -> Check:
+    """Judge the share of equal classes or tokens of the first output."""
     least, fair = GOOD_AGREEMENT, FAIR_AGREEMENT
-    if goals.drop is not None:
-        least = fair = 1 - goals.drop
+    if drop is not None:
+        least = fair = 1 - drop
     level = Level.GOOD if agreement.low >= least else Level.LOOK
     if not agreement.value >= fair:
         level = Level.BAD
@@ -190,21 +197,22 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, mode: str | None) ->
     text = (
         f"{accuracy.agreement_name.capitalize()} with the reference is {percent(agreement.value)} "
         f"of {of} (95 % interval {percent(agreement.low)} to {percent(agreement.high)}); no labels "
-        f"were passed{f' (allowed: {percent(fair)})' if is_goal else ''}."
+        f"were passed{'' if drop is None else f' (allowed: {percent(fair)})'}."
     )
-    return Check("accuracy", level, text, is_goal and level is Level.BAD)
+    return Check("accuracy", level, text, drop is not None and level is Level.BAD)
 
 
-def _yardstick(worst: OutputAgreement, drop: float | None) -> Check:
-    """Judge the output with the lowest agreement, which is no share of equal classes or tokens."""
+def _yardstick(output: OutputAgreement, drop: float | None) -> Check:
+    """Judge what an output agrees in that is no share of equal classes or tokens."""
     if drop is None:
-        level = Level.GOOD if worst.is_near else Level.BAD if worst.is_poor else Level.LOOK
+        near = output.is_near and not output.caution
+        level = Level.GOOD if near else Level.BAD if output.is_poor else Level.LOOK
     else:
-        level = Level.GOOD if worst.value >= 1 - drop else Level.BAD
+        level = Level.GOOD if output.value >= 1 - drop else Level.BAD
     allowed = "" if drop is None else f" (allowed: {1 - drop:.4g})"
     text = (
-        f"Output '{worst.output}' agrees with the reference: {worst.with_interval()}{allowed}; no "
-        "labels were passed."
+        f"Output '{output.output}' agrees with the reference: {output.with_interval()}{allowed}; "
+        "no labels were passed."
     )
     return Check("accuracy", level, text, drop is not None and level is Level.BAD)
 

@@ -126,10 +126,10 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     """A model that gives classes is said to give others, too."""
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
     found = qtool.quantize(model, [torch.randn(64, 4)], accuracy="fast").export(tmp_path / "m.onnx")
-    first, *_ = found.fidelity.estimate.equal_shares
+    first, *_ = found.fidelity.estimate.agreements
     assert first.output == "output"
-    assert first.share < 0.9
-    assert "less than 90 % of output 'output' as in the float model" in str(found.fidelity.warning)
+    assert (first.kind, str(first)) == ("equal", f"{100 * first.value:.1f} % equal")
+    assert "output 'output' is hardly of use" in str(found.fidelity.warning)
     assert np.isinf(found.fidelity.worst)
 
 
