@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def write_seeds(folder: Path) -> None:
     torch.export.save(program, folder / "m.pt2")
     qtool.verify(folder / "q.tflite")
     qtool.evaluate(folder / "q.onnx", model, data, seconds=0.01)
+    shutil.copy(Path(__file__).parents[2] / "reports/sample/report.json", folder)
     (folder / "images").mkdir()
     for i in range(4):
         pixels = random.integers(0, 255, (8, 8, 3), np.uint8)

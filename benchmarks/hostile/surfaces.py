@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import documents
 import numpy as np
 import onnx
 from mutations import damage, damage_json, hostile_values
@@ -495,4 +496,8 @@ SURFACES = (
     Surface("configurations", 40, configurations),
     Surface("recipes", 30, recipes),
     Surface("generate", 50, generate),
+    Surface("tables", 100, documents.tables),
+    Surface("reports", 120, documents.reports),
+    Surface("scales", 120, documents.scales),
+    Surface("judged", 120, documents.judged),
 )

@@ -14,6 +14,8 @@ from typing import Any
 from qtool.core.errors import RanksError, describe
 from qtool.distributed.process_group import Group
 
+PART_SIZE = 4 << 20  # bytes of a value; a TCPStore takes less than 8 MiB
+
 
 class OtherRankError(RanksError):
     """Another rank failed and reports the failure itself.
@@ -48,8 +50,14 @@ class Channel:
         self._transfers: Counter[tuple[int, int]] = Counter()
 
     def set(self, key: str, text: str) -> None:
+        """Set the text under a key, in parts that the store takes; the first one last."""
+        data = text.encode()
+        starts = range(0, len(data), PART_SIZE) or range(1)
         with self.translate_errors():
-            self.store.set(key, text)
+            for part, start in reversed(list(enumerate(starts))):
+                head = b"" if part else b"%d " % len(starts)
+                name = f"{key}/{part}" if part else key
+                self.store.set(name, head + data[start : start + PART_SIZE])
 
     def wait_for(self, key: str, timeout_message: str = "") -> str:
         """Return the text under a key, once a rank has set it.
@@ -67,7 +75,9 @@ class Channel:
                 time.sleep(pause)
                 # a tenth of the time that it took so far
                 pause = min(max((time.monotonic() - started) / 10, 0.0005), 0.1)
-            return str(self.store.get(key).decode())
+            count, data = self.store.get(key).split(b" ", 1)
+            more = [self.store.get(f"{key}/{part}") for part in range(1, int(count))]
+            return b"".join([data, *more]).decode()
 
     def check(self) -> None:
         """Raise RanksError if a rank has failed."""

@@ -151,6 +151,8 @@ def exchange(rank: int) -> list[Any]:
         received = ranks.broadcast(large, ranks.size - 1)
         nothing = ranks.broadcast(b"" if rank == 0 else None)
         ranks.check_equal("a different number", "7")
+        hashes = "ß" * (5 << 20)  # 10 MiB: a store of TCP refuses values of 8 MiB
+        assert ranks.all_gather(hashes) == [hashes] * ranks.size
     assert current().size == 1
     return [texts, reduced, len(received), received[-1], nothing]
 

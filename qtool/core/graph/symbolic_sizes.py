@@ -2,13 +2,15 @@
 
 A function that infers the output sizes for integer input sizes (a runtime) is called at several
 points. The expression that fits all of them is used: a constant, a size, a size times or plus a
-number, a sum or a product of two sizes, or an affine function of one.
+number, a sum or a product of two sizes, or an affine function of one. What is equal at near points
+may rise further away, by a frame for each hop of samples: the hop gives more points.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -41,6 +43,7 @@ def symbolic_sizes(infer: InferSizes, shapes: Sequence[Sequence[Any]]) -> list[t
     if not points:  # sizes are valid only at those of the capture: raises the reason
         infer([tuple(_at(s, _hints(symbolic)) for s in shape) for shape in shapes])
     terms = list({str(s): s.node.expr for s in symbolic}.values())
+    points += _far_points(infer, shapes, _hints(symbolic), [sizes for _, sizes in points])
     first = points[0][1]
     return [
         tuple(_fitted_size(points, terms, k, axis, symbolic[0]) for axis in range(len(sizes)))
@@ -59,11 +62,43 @@ def _sample_points(
         values = {
             s: sympy.Integer(hints[s] + own[point]) for s, own in zip(symbols, steps, strict=True)
         }
-        numbers = [tuple(_at(s, values) for s in shape) for shape in shapes]
-        try:
-            yield values, infer(numbers)
-        except CaptureError:
+        if (sizes := _sizes_at(infer, shapes, values)) is not None:
+            yield values, sizes
+
+
+def _sizes_at(infer: InferSizes, shapes: Any, values: dict[Any, Any]) -> list[Sizes] | None:
+    try:
+        return infer([tuple(_at(s, values) for s in shape) for shape in shapes])
+    except CaptureError:
+        return None
+
+
+def _far_points(
+    infer: InferSizes, shapes: Any, hints: Mapping[Any, int], near: Sequence[list[Sizes]]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield points at hops of sizes that hardly rise at near points, of each symbol alone."""
+    places = [(k, axis) for k, sizes in enumerate(near[0]) for axis in range(len(sizes))]
+    slow = [(k, axis) for k, axis in places if len({sizes[k][axis] for sizes in near}) < 3]
+    for symbol, hint in hints.items():
+
+        def point(step: int, symbol: Any = symbol, hint: int = hint) -> tuple[Any, Any]:
+            values = {s: sympy.Integer(n) for s, n in hints.items()}
+            values[symbol] = sympy.Integer(hint + step)
+            return values, _sizes_at(infer, shapes, values)
+
+        def rises(step: int, since: int, point: Any = point) -> bool:
+            before, after = point(since)[1], point(step)[1]
+            return None not in (before, after) and any(
+                before[k][axis] != after[k][axis] for k, axis in slow
+            )
+
+        if not rises(hint, 0):
             continue
+        first = bisect_left(range(hint), True, key=lambda step: rises(step, 0))
+        second = bisect_left(range(2 * hint), True, first, key=lambda step: rises(step, first))
+        hop = second - first
+        steps = (first - 1, first, second - 1, second, hop, 2 * hop, hint)
+        yield from (each for each in map(point, steps) if each[1] is not None)
 
 
 def _hints(symbolic: list[torch.SymInt]) -> dict[Any, int]:

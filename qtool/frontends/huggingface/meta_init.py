@@ -39,7 +39,7 @@ from qtool.frontends.huggingface.model_folder import (
     timm_arguments,
 )
 from qtool.frontends.huggingface.returned_cache import disable_cache
-from qtool.frontends.huggingface.safetensors_files import WeightFiles, model_name
+from qtool.frontends.huggingface.safetensors_files import WeightFiles, check_layers, model_name
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
 from qtool.frontends.torch.exported_program import first_line
@@ -85,6 +85,7 @@ def load_without_weights(
     """
     check_float_weights(path)
     config = read_config(path)
+    check_layers(path, config)
     if coded(path, config) is not None:
         raise CaptureError(
             f"{path} holds codes of a quantized checkpoint, which are not converted block by block",

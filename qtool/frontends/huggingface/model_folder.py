@@ -26,7 +26,7 @@ from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.foreign_weights import coded, dequantized, missing_weights
 from qtool.frontends.huggingface.returned_cache import disable_cache
-from qtool.frontends.huggingface.safetensors_files import check_indices
+from qtool.frontends.huggingface.safetensors_files import check_indices, check_layers
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
@@ -128,6 +128,7 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     if is_timm and task is not None:
         raise CaptureError(f"{path} is a timm folder, which has no tasks", Omission("--task"))
     check_indices(path)
+    check_layers(path, config)
     try:
         model = _timm(path, config) if is_timm else _transformers(path, config, task)
         with silence_logging(*_SILENT):

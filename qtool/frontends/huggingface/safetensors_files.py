@@ -19,6 +19,7 @@ from qtool.core.remedies import OtherFile
 from qtool.frontends.torch.exported_program import first_line
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+SHARED_LAYERS = 256  # more layers than any model has with the weights of one (ALBERT)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,29 @@ def check_indices(folder: Path) -> None:
     """
     for path in sorted(folder.glob("*.safetensors.index.json")):
         _files_in(path)
+
+
+def check_layers(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check that config.json has no more layers than a folder has weights: building them may
+    never end.
+
+    Raises:
+        CaptureError: it has; names the number of layers.
+    """
+    for name, count in config.items():
+        if isinstance(count, Mapping):
+            check_layers(folder, count)
+        elif (
+            re.search("layers?$", name)
+            and isinstance(count, int)
+            and count > SHARED_LAYERS
+            and count > len(WeightFiles(folder).tensors)
+        ):
+            raise CaptureError(
+                f"{folder / 'config.json'} has {count:,} layers ({name}), more than there are "
+                "tensors of weights",
+                OtherFile("give the folder that save_pretrained wrote"),
+            )
 
 
 def _index(folder: Path) -> Mapping[str, Path]:

@@ -74,6 +74,17 @@ def test_the_expression_holds_at_other_sizes(name: str) -> None:
         assert at == formula(n, m)
 
 
+@pytest.mark.parametrize(("hop", "length"), [(160, 8000), (441, 9001), (12, 40)])
+def test_frames_of_a_sound_rise_by_one_per_hop(hop: int, length: int) -> None:
+    """Near the example their number is one and the same."""
+    shape = sizes(2, length)
+    ((batch, frames),) = symbolic_sizes(lambda given: [(given[0][0], given[0][1] // hop)], [shape])
+    values = [size.node.expr for size in shape]
+    for n in (100, length - 1, length, 3 * length + 7):
+        at = dict(zip(values, (5, n), strict=True))
+        assert (batch.node.expr.subs(at), frames.node.expr.subs(at)) == (5, n // hop)
+
+
 def test_what_nothing_fits_is_known_when_the_model_runs() -> None:
     assert symbolic_sizes(lambda given: [(given[0][0] ** 3,)], [sizes(6, 11)]) == [(None,)]
 

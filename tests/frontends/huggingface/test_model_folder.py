@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -201,6 +202,13 @@ def test_weights_outside_of_the_folder(place: str, bert: Path, tmp_path: Path) -
     for read in (load_model, WeightFiles):
         with pytest.raises(CaptureError, match="give names of files in the same folder"):
             read(folder)
+
+
+@pytest.mark.parametrize("read", [load_model, load_without_weights])
+def test_more_layers_than_weights(read: Callable[[Path], Any], bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path, num_hidden_layers=2**63)
+    with pytest.raises(CaptureError, match=r"9,223,372,036,854,775,808 layers \(num_hidden_layers"):
+        read(folder)
 
 
 def test_a_length_that_is_no_number(bert: Path, texts: Path, tmp_path: Path) -> None:
