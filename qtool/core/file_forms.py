@@ -66,11 +66,6 @@ def is_tflite(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def is_pickled(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds a pickle, alone or in an archive of torch.save."""
-    return _form(Path(path))[0] in (_PICKLED, _SAVED)
-
-
 def _form(file: Path) -> tuple[str | None, Collection[str]]:
     try:
         if not file.is_file():  # a pipe may wait for ever

@@ -15,7 +15,6 @@ from qtool.core.downloads import (
     DOWNLOAD,
     archive_expansion_error,
     check_download,
-    is_cut_off,
     unreadable,
 )
 from qtool.core.errors import DataError, describe, missing
@@ -179,7 +178,7 @@ def read_arrays(file: Path) -> dict[str, Array]:
         DataError: the file cannot be read.
     """
     check_download(file, DataError)
-    if is_cut_off(file):  # numpy would leave it open
+    if file.suffix == ".npz" and not zipfile.is_zipfile(file):  # numpy would leave it open
         raise unreadable(file, f"{file} cannot be read as arrays", DataError)
     if (why := archive_expansion_error(file)) is not None:
         raise DataError(f"{file} is not read: {why}", OtherFile("give the intended file"))
