@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.labels import are_names, is_column, load_labels, note_labels
-from qtool.cli.reading import NO_DATA, Reading, without_options
+from qtool.cli.reading import NO_DATA, Reading
 from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
@@ -176,16 +176,14 @@ def load_data(
     inside = None if labels is None or Path(labels).is_file() else labels
     options, size = reading.options, reading.batch_size
     if whole:
-        options = without_options(options, "samples")
+        options = replace(options, samples=None)
     if not has_torch():
         return load(source, size, labels=inside, samples=options.samples)
     reading.check_batch_size(source)
     if are_names(labels, source):
-        options = without_options(options, "classes")  # they are for the array of labels
+        options = replace(options, classes=None)  # they are for the array of labels
     place: dict[str, Any] = {"model": reading.model, "model_folder": reading.folder}
-    batches = reading.load(
-        source, lambda chosen: load(source, size, labels=inside, **place, **vars(chosen)), options
-    )
+    batches = load(source, size, labels=inside, **place, **vars(options))
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
             f"skipped {quantity(len(unreadable), 'file')} of {source}: {'; '.join(unreadable)}",

@@ -51,8 +51,8 @@ def load_data(
             transform, folder, max_length, padded, unreadable, classes and stride.
 
     Raises:
-        DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
-            argument does nothing for such data. OptionError: a number is out of its range.
+        DataError: there is no data, it cannot be read, or there is no preprocessing
+            for it. OptionError: a number is out of its range.
         InstallError: other data or another argument than files of arrays take, without torch.
 
     Example:
