@@ -1,4 +1,4 @@
-"""The libraries that load the folder of a model: which models, and by which line."""
+"""The libraries that load the folder of a model: which models they load."""
 
 from __future__ import annotations
 
@@ -69,11 +69,6 @@ def _row(model: Any) -> tuple[str, str]:
     return _SPEECH if row[0] == WRITING and hears else row
 
 
-def pipeline_task(model: Any) -> str:
-    """Return the task of a pipeline for a model of transformers, such as "text-generation"."""
-    return _row(model)[0]
-
-
 def is_whisper(model: Any) -> bool:
     """Return whether a model is a part of Whisper, with the names that libraries know."""
     return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
@@ -133,50 +128,3 @@ def _cache_refusal(consumer: str, model: DecoderWithCache) -> str | None:
         f"it makes a KV cache of {theirs[0]} heads of {theirs[1]} features for the type "
         f"{model.config.model_type}, the model has {own[0]} of {own[1]}"
     )
-
-
-def loading_lines(
-    consumer: str,
-    model: Any,
-    file: str,
-    pooling: str = "",
-) -> list[str]:
-    """Return the code that loads the folder with a library.
-
-    Args:
-        consumer: name of the library.
-        model: as it was loaded.
-        file: path of the ONNX file in the folder.
-        pooling: options with which transformers.js makes a vector of a text; "" for none.
-    """
-    task, ort_class = _row(model)
-    uncached = task == TEXT and not isinstance(model, DecoderWithCache)
-    named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
-    sentences = "SentenceTransformer" if task == FEATURES else "CrossEncoder"
-    lines = {
-        GENAI: ["import onnxruntime_genai", "", "model = onnxruntime_genai.Model(folder)"],
-        OPTIMUM: [
-            f"from optimum.onnxruntime import {ort_class}",
-            "",
-            f"model = {ort_class}.from_pretrained(folder{', use_cache=False' if uncached else ''})",
-        ],
-        JS: [
-            'import { pipeline } from "@huggingface/transformers";',
-            "",
-            f'const model = await pipeline("{task}", folder);',
-            *([f"const vectors = await model(texts, {pooling});"] if pooling else []),
-        ],
-        SENTENCES: [
-            f"from sentence_transformers import {sentences}",
-            "",
-            f'model = {sentences}(folder, backend="onnx"{named})',
-        ],
-    }
-    tower = type(model).__name__
-    if consumer == JS and tower in _JS_TOWERS:
-        return [
-            f'import {{ {tower} }} from "@huggingface/transformers";',
-            "",
-            f"const model = await {tower}.from_pretrained(folder);",
-        ]
-    return lines[consumer]

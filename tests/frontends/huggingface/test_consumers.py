@@ -522,11 +522,7 @@ def test_a_call_refuses_one_file_for_two_parts(source: Make, data: Path, tmp_pat
 def test_each_layout_has_its_files(folder: Make) -> None:
     shared = {str(p.relative_to(folder("llama"))) for p in folder("llama").rglob("*.*")}
     assert {"onnx/model_q4.onnx", "genai_config.json", "quantize_config.json"} <= shared
-    assert {"README.md", "config.json", "generation_config.json", "tokenizer.json"} <= shared
+    assert {"config.json", "generation_config.json", "tokenizer.json"} <= shared
     config = json.loads((folder("llama") / "config.json").read_text())
     assert config["transformers.js_config"] == {"dtype": "q4"}
-    card = (folder("llama") / "README.md").read_text()
-    assert "pipeline_tag: text-generation" in card
-    assert "| SQNR |" in card
-    assert "logits: same token" in card
     assert set(FOLDER_LAYOUTS) == set(LAYOUTS)
