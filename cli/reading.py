@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 from qtool.cli.records import record
 from qtool.cli.value_types import COUNT
 
@@ -61,35 +60,6 @@ class Reading:
             return Path(self.name)
         folders = map(model_folder_of, self.files)
         return next((f for f in folders if any((f / name).is_file() for name in _CONFIGS)), None)
-
-    def refuse(self, but: Collection[str] = ()) -> None:
-        """Refuse options of reading, where there is nothing to read.
-
-        Args:
-            but: fields of options that are used nevertheless.
-
-        Raises:
-            click.BadParameter: one was given.
-        """
-        chosen = (option for name, option in self.options.chosen().items() if name not in but)
-        if option := next(chosen, None):
-            raise click.BadParameter(
-                "says how --data is read, and there is none", param_hint=f"--{option}"
-            )
-
-    def check_batch_size(self, source: str) -> None:
-        """Refuse --batch-size where a function makes all batches.
-
-        Raises:
-            click.BadParameter: the option was given.
-        """
-        chosen = click.get_current_context().get_parameter_source("batch_size")
-        functions = [":" in text and not Path(text).exists() for text in self.named]
-        if chosen is ParameterSource.COMMANDLINE and functions and all(functions):
-            raise click.BadParameter(
-                f"it is for data files, and {source} makes the batches; change it there",
-                param_hint="--batch-size",
-            )
 
 
 def reads(

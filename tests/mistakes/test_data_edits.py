@@ -259,10 +259,13 @@ EDITS: dict[str, Edit] = {
         lambda: quantize([["a.png"]], image_net()),
         lambda: quantize([IMAGES], image_net()),
     ),
-    "its values are {} to {}, with fractions or beyond {}: give the integers that the model was "
-    "trained on, of an image those before it was normalised": (
+    "convert it first ({}), if it holds integers of that range": (
         integers("uint8", IMAGES),
         integers("uint8", (IMAGES * 50).clamp(0, 255).to(torch.uint8)),
+    ),
+    "give batches of the types and shapes that the model was trained on": (
+        captured_on(image_net, IMAGES.permute(0, 2, 3, 1)),
+        captured_on(image_net, IMAGES),
     ),
     "it has one number per sample, as labels have: give the inputs": (
         captured_on(image_net, torch.ones(40)),

@@ -92,7 +92,7 @@ REFUSED: list[Case] = [
         "float model is Inf",
     ),
     (lambda: quantize(D, _with_weight(torch.nan)), "DataError OtherFile", "the model hold NaN"),
-    (lambda: quantize([(IDS, _padding())], Masked().eval()), "DataError DataEdit DataEdit", "mask"),
+    (lambda: quantize([(IDS, _padding())], Masked().eval()), "DataError ModelEdit DataEdit", "NaN"),
     (lambda: quantize(D, _prepared_by_torch()), "CaptureError ModelEdit", "is a MinMaxObserver"),
     (capture({"x": {0: "n"}}), "UnknownInputError", "dynamic names 'x', which is not an input"),
     (capture({"input": {5: "n"}}), "CaptureError", "'input' has no dimension 5"),

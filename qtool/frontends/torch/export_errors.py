@@ -20,10 +20,8 @@ from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS
 from qtool.core.user_code import user_place
-from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.example_inputs import DOES_NOT_RUN, FixedSizeError
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PYTHON = str(get_path("stdlib")) + os.sep
@@ -34,72 +32,46 @@ _CALL = r"\b(?:float|int|round)\([^()]*(?:\([^()]*\))*[^()]*\)"
 _NUMBER = re.compile(rf"{_CALL}|\.item\(\)|\.tolist\(\)")
 _BRANCH = re.compile(r"(?:if|elif|while|for|assert|return .* if)\b")
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
-Explanation = tuple[str, tuple[Remedy, ...]]
-_EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
+_EXPLANATIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
+        "EncoderDecoderCache|DynamicCache|StaticCache|cache_utils",
+        "the model takes or returns a KV cache",
         (
-            "the model takes or returns a KV cache",
-            (
-                ModelEdit("call it with use_cache=False"),
-                ModelEdit("wrap it in an nn.Module that takes and returns the cache as tensors"),
-                ModelEdit(
-                    "register the class with transformers.integrations.executorch."
-                    "register_dynamic_cache_export_support()"
-                ),
-            ),
+            "call it with use_cache=False",
+            "wrap it in an nn.Module that takes and returns the cache as tensors",
+            "register the class: transformers.integrations.executorch has a function for it",
         ),
     ),
     (
-        re.compile(r"Found <class '[^']+'> in output, which is not a known type"),
+        r"Found <class '[^']+'> in output, which is not a known type",
+        "the model returns an object of a class that torch.export does not know",
         (
-            "the model returns an object of a class that torch.export does not know",
-            (
-                ModelEdit("return a tensor, or a tuple or dict of tensors"),
-                ModelEdit("register the class with torch.export.register_dataclass"),
-            ),
+            "return a tensor, or a tuple or dict of tensors",
+            "register the class with torch.export.register_dataclass",
         ),
     ),
     (
-        re.compile("LazyModule|uninitialized parameter"),
-        (
-            "the model has lazy layers, whose weights have no sizes yet",
-            (ModelEdit("call it with a batch first, then load its weights"),),
-        ),
+        "LazyModule|uninitialized parameter",
+        "the model has lazy layers, whose weights have no sizes yet",
+        ("call it with a batch first, then load its weights",),
     ),
     (
-        re.compile("found a fake tensor in the exported program constant's list"),
-        (
-            "the model uses a tensor that tracing does not see (.data, or one of an earlier call)",
-            (ModelEdit("use .detach(), and store no tensors between calls"),),
-        ),
+        "found a fake tensor in the exported program constant's list",
+        "the model uses a tensor that tracing does not see (.data, or one of an earlier call)",
+        ("use .detach(), and store no tensors between calls",),
     ),
     (
-        re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
-        (
-            "pack_padded_sequence computes sizes from data",
-            (
-                ModelEdit(
-                    "give the padded tensor to the layer, and a mask to the layers that read its "
-                    "result"
-                ),
-            ),
-        ),
+        r"pack_padded|zeros\(\): argument 'size' failed to unpack",
+        "pack_padded_sequence computes sizes from data",
+        ("give the padded tensor to the layer, and a mask to the layers that read its result",),
     ),
     (
-        re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
-        (
-            "a detector selects boxes by their scores",
-            (
-                ModelEdit(
-                    "quantize its backbone and heads, and keep the selection (NMS) outside of the "
-                    "model"
-                ),
-            ),
-        ),
+        "batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes",
+        "a detector selects boxes by their scores",
+        ("quantize its backbone and heads, and keep the selection (NMS) outside of the model",),
     ),
 )
-"""Errors of torch.export -> what is wrong, and what to do about it."""
+"""Pattern of an error of torch.export -> what is wrong, and what to change in the model."""
 
 
 _FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
@@ -130,8 +102,9 @@ def explain_export_error(
     if not where:
         where, file = _raised_at(error)
     edits = partial(_edits, library_of(file))
-    if known := next((e for pattern, e in _EXPLANATIONS if pattern.search(text)), None):
-        return CaptureError(f"{known[0]}{f' ({where[4:]})' if where else ''}", *known[1])
+    if known := next((row for row in _EXPLANATIONS if re.search(row[0], text)), None):
+        place = f" ({where[4:]})" if where else ""
+        return CaptureError(f"{known[1]}{place}", *map(ModelEdit, known[2]))
     if "data-dependent" in text and (number := _number_in(lines)) is not None:
         return CaptureError(
             f"the model makes a Python number of a tensor ({number}){where}, which a graph cannot",
@@ -195,10 +168,6 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
         "IndexError: index out of range"
     ):  # before shapes that happen to have smaller positions
         return CaptureError(f"{what}: {problem}", INDICES)
-    if (edit := input_remedy(model, example)) is not None:
-        return CaptureError(what, edit)
-    if towers := tower_remedies(model, set(example.kwargs)):
-        return CaptureError(f"{what}: {problem}", *towers)
     if len(example.tensors()) == 1 and example.tensors()[0][1].dim() == 1:
         return CaptureError(f"{what}: {problem}", AS_LABELS)
     return CaptureError(f"{what}: {problem}", *_code_edits(model, problem))
@@ -213,7 +182,7 @@ def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
         return [ModelEdit("call model.float() first")]
     if types == {torch.float32} and _HALF.search(problem):  # a copy in float32 is quantized
         return [ModelEdit("compute in the type of the weights, x.to(self.weight.dtype)")]
-    return []
+    return [DataEdit("give batches of the types and shapes that the model was trained on")]
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:

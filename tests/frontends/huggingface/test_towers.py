@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.core.remedies import Argument, Omission
+from qtool.core.remedies import Omission
 
 pytestmark = pytest.mark.matrix  # four conversions of a folder
 
@@ -45,16 +45,6 @@ def test_a_tower_has_the_embeddings_of_the_whole(folder: Path) -> None:
         own = result[name] if name in result else result["pooler_output"]
         own = own / own.norm(dim=-1, keepdim=True)
         torch.testing.assert_close(own, scores[name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "x"), [("input_ids", IDS), ("pixel_values", PIXELS)])
-def test_one_kind_of_data_names_its_tower(folder: Path, name: str, x: torch.Tensor) -> None:
-    with pytest.raises(qtool.CaptureError, match="it takes texts and images at once") as caught:
-        qtool.capture_model(qtool.load_model(folder), {name: x})
-    (remedy,) = caught.value.remedies
-    assert isinstance(remedy, Argument)
-    tower = qtool.load_model(folder, task=str(remedy.value))
-    assert qtool.capture_model(tower, {name: x})
 
 
 def test_a_model_without_towers(tmp_path: Path) -> None:
