@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.core.data_options import DataKeywords, DataOptions
 from qtool.core.downloads import local_model
-from qtool.core.numpy_files import SUFFIXES, NumpyFiles, check_label_array, has_arrays
+from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_records import keywords_of
 from qtool.core.torch_package import has_torch, torch_error
 
@@ -81,6 +81,4 @@ def _array_files(
     without = without if labels is None else (*without, labels)
     files = NumpyFiles(path, batch_size, without, samples)
     files.files()
-    if labels is not None:
-        check_label_array(files, labels)
     return files

@@ -10,7 +10,6 @@ import zlib
 from pathlib import Path
 
 from qtool.core.errors import QtoolError
-from qtool.core.file_forms import unexpected_form
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import OtherFile
 
@@ -80,27 +79,6 @@ def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None
         raise kind(f"{file} is a page of the web{named}, not {what}", _ITSELF)
     if suffix and suffix not in TEXTS and len(head) < _READ and (text := _text(head)):
         raise kind(f"{file} is a text ({text[:80]!r}), not the {suffix} file", _ITSELF)
-
-
-def unreadable(
-    path: str | os.PathLike[str],
-    message: str,
-    kind: type[QtoolError],
-    *remedies: OtherFile,
-    suffix: str = "",
-) -> QtoolError:
-    """Return the error of a file that its reader refuses.
-
-    Args:
-        path: the file.
-        message: what the reader says.
-        kind: class of the error.
-        remedies: what to do where the file is whole.
-        suffix: suffix of the files that its reader takes; by default the file's own.
-    """
-    if (form := unexpected_form(path, suffix)) is not None:
-        return kind(f"{message}: it is {form}", *(remedies or (_INTENDED,)))
-    return kind(message, *remedies, DOWNLOAD)  # it may be damaged, or cut off
 
 
 def _text(head: bytes) -> str:

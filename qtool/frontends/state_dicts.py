@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.downloads import check_archive, check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_archive, check_download
 from qtool.core.errors import CaptureError, missing
 from qtool.core.file_forms import is_torch_script
 from qtool.core.log import log_note
@@ -73,7 +73,7 @@ def _read(file: Path) -> Any:
         elif isinstance(error, pickle.UnpicklingError | IndexError | KeyError | EOFError):
             why = "it is no file of torch.save, damaged, or holds pickled objects"
         message = f"{file} cannot be read as weights ({why})"
-        raise unreadable(file, message, CaptureError, _SAVE) from error
+        raise CaptureError(message, _SAVE, DOWNLOAD) from error
 
 
 def _unwrapped(content: Any, file: Path) -> State:

@@ -98,11 +98,15 @@ REFUSED: list[Case] = [
     (lambda: _file("model.gguf"), FILE, "model.gguf is a GGUF file of llama.cpp"),
     (lambda: _hub({"adapter_config.json": ADAPTER}), OTHER, "hub is an adapter (LORA) for meta"),
     (lambda: qtool.load_model("tests.mistakes.test_environment:leaves"), "CaptureError", "usage:"),
-    (lambda: qtool.load_onnx("lite.onnx"), OTHER, "it is a file of TFLite"),
-    (lambda: qtool.load_onnx("keras.onnx"), OTHER, "it is a file of HDF5, as Keras writes it"),
-    (lambda: qtool.verify("torch.pt"), "FileError OtherFile", "it is a file of torch.save"),
-    (lambda: qtool.Calibration.load("two.npz"), "CalibrationError OtherFile", "arrays of NumPy"),
-    (lambda: qtool.load_model(NET, _renamed("torch.pt", "n.safetensors")), OTHER, "of torch.save"),
+    (lambda: qtool.load_onnx("lite.onnx"), OTHER, "not a readable ONNX file"),
+    (lambda: qtool.load_onnx("keras.onnx"), OTHER, "not a readable ONNX file"),
+    (lambda: qtool.verify("torch.pt"), "FileError OtherFile", "torch.pt"),
+    (lambda: qtool.Calibration.load("two.npz"), "CalibrationError OtherFile OtherFile", "two.npz"),
+    (
+        lambda: qtool.load_model(NET, _renamed("torch.pt", "n.safetensors")),
+        FILE,
+        "n.safetensors cannot be read as weights",
+    ),
 ]
 
 

@@ -19,7 +19,7 @@ from qtool.core.errors import DataError
 from qtool.core.file_forms import IMAGES, SOUNDS
 from qtool.core.limits import Range
 from qtool.core.log import log_note
-from qtool.core.numpy_files import SUFFIXES, check_label_array, has_arrays
+from qtool.core.numpy_files import SUFFIXES, has_arrays
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit
@@ -83,8 +83,6 @@ def load_data(
     if arrays:
         _note_others(path)
         (files := ArrayFiles(path, batch_size, without, samples)).files()
-        if labels is not None:
-            check_label_array(files, labels, input_names(model))
         return files
     folder_path = None if (own := options.folder or model_folder) is None else Path(own)
     if options.stride is not None:

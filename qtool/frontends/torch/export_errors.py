@@ -182,7 +182,8 @@ def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
         return [ModelEdit("call model.float() first")]
     if types == {torch.float32} and _HALF.search(problem):  # a copy in float32 is quantized
         return [ModelEdit("compute in the type of the weights, x.to(self.weight.dtype)")]
-    return [DataEdit("give batches of the types and shapes that the model was trained on")]
+    trained = DataEdit("give batches of the types and shapes that the model was trained on")
+    return [trained] if "Error" in problem.partition(":")[0] else []
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
