@@ -6,8 +6,6 @@ import os
 import zipfile
 from pathlib import Path
 
-from qtool.core.paths import is_file
-
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 """Suffixes of files of samples."""
@@ -18,9 +16,9 @@ _READ = 16
 
 def is_torch_script(path: str | os.PathLike[str]) -> bool:
     """Return whether `torch.jit.save` wrote a file."""
-    if not is_file(path):  # a pipe may wait for ever
-        return False
     try:
+        if not Path(path).is_file():  # a pipe may wait for ever
+            return False
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, ValueError, zipfile.BadZipFile):
