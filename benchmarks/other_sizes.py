@@ -130,7 +130,7 @@ def measure(network: Network, folder: Path) -> tuple[str, dict[str, int]]:
         wrong = worst < base - ALLOWED_LOSS
         counts["values"] += wrong
         shown.append(f"{worst:.1f}{' WRONG' if wrong else ''}")
-    notes = [n for n in quantized.notes if "settled" not in n]
+    notes = quantized.notes
     line = f"{len(kept)} of {len(wanted)} dims, dB {', '.join(shown)}; {seconds:.1f} s"
     return "\n      ".join([line, *(n for n in notes if "size" in n or "dimension" in n)]), counts
 

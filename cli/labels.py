@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import click
 from qtool.cli.reading import NO_DATA, Reading
 
 
@@ -61,10 +60,6 @@ def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[
     names = reading.options.classes
     if key is None or is_column(key, Path(data)):
         own = getattr(batches, "labels", None)
-        if own is None and names:
-            raise click.BadParameter(
-                f"{data} has no class names, of folders or in a file", param_hint="--classes"
-            )
         if own is None:
             _note_no_labels(data, batches, reading.model)
         return own
@@ -73,11 +68,6 @@ def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[
         from qtool.frontends.data.class_order import numbers_of_names
 
         labels = numbers_of_names(labels, Path(data), names, reading.model)
-    elif names:
-        raise click.BadParameter(
-            "it is for labels that are names, and those of --labels are numbers; leave it out",
-            param_hint="--classes",
-        )
     if labels is not None and has_torch():
         from qtool.core.data.subset import FirstSamples
 

@@ -1,15 +1,14 @@
-"""The data of a command: how its options say that it is read, and which of them do nothing."""
+"""The data of a command: how its options say that it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 from qtool.cli.records import record
 from qtool.cli.value_types import COUNT
 
@@ -33,7 +32,6 @@ class Reading:
         sources: --data and the like; None and "none" are left out.
         files: model files of the command; data is read with processors next to them.
         name, model: MODEL and the model that the data is for; None before it is loaded.
-        unused: option -> the sources that do not use it.
     """
 
     options: DataOptions
@@ -42,7 +40,6 @@ class Reading:
     files: Sequence[Path] = ()
     name: str | None = None
     model: Any = None
-    unused: dict[str, set[str]] = field(default_factory=dict)
 
     def of(self, name: str, model: Any) -> Reading:
         """Return the reading of data for a loaded model."""
@@ -63,60 +60,6 @@ class Reading:
             return Path(self.name)
         folders = map(model_folder_of, self.files)
         return next((f for f in folders if any((f / name).is_file() for name in _CONFIGS)), None)
-
-    def load(self, source: str, load: Callable[[DataOptions], Any], options: DataOptions) -> Any:
-        """Return data, loaded with the options that it uses.
-
-        Of several sources of a command, each needs to use a part of the options only.
-
-        Args:
-            source: the data.
-            load: loads it with options.
-            options: those to try.
-
-        Raises:
-            UnusedOptionError: no source of the command uses an option.
-        """
-        from qtool.frontends.data.unused_options import UnusedOptionError
-
-        try:
-            return load(options)
-        except UnusedOptionError as error:
-            without = self.unused.setdefault(error.option, set())
-            without.add(source)
-            if without >= set(self.named):
-                raise
-            (unused,) = (n for n, o in options.chosen().items() if o == error.option)
-        return self.load(source, load, without_options(options, unused))
-
-    def refuse(self, but: Collection[str] = ()) -> None:
-        """Refuse options of reading, where there is nothing to read.
-
-        Args:
-            but: fields of options that are used nevertheless.
-
-        Raises:
-            click.BadParameter: one was given.
-        """
-        chosen = (option for name, option in self.options.chosen().items() if name not in but)
-        if option := next(chosen, None):
-            raise click.BadParameter(
-                "says how --data is read, and there is none", param_hint=f"--{option}"
-            )
-
-    def check_batch_size(self, source: str) -> None:
-        """Refuse --batch-size where a function makes all batches.
-
-        Raises:
-            click.BadParameter: the option was given.
-        """
-        chosen = click.get_current_context().get_parameter_source("batch_size")
-        functions = [":" in text and not Path(text).exists() for text in self.named]
-        if chosen is ParameterSource.COMMANDLINE and functions and all(functions):
-            raise click.BadParameter(
-                f"it is for data files, and {source} makes the batches; change it there",
-                param_hint="--batch-size",
-            )
 
 
 def reads(
@@ -153,9 +96,3 @@ def reads(
         return decorated
 
     return decorate
-
-
-def without_options(options: DataOptions, *names: str) -> DataOptions:
-    """Return options with the defaults of some fields."""
-    default = DataOptions()
-    return replace(options, **{name: getattr(default, name) for name in names})

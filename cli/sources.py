@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.labels import are_names, is_column, load_labels, note_labels
-from qtool.cli.reading import NO_DATA, Reading, without_options
+from qtool.cli.reading import NO_DATA, Reading
 from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
@@ -176,16 +176,13 @@ def load_data(
     inside = None if labels is None or Path(labels).is_file() else labels
     options, size = reading.options, reading.batch_size
     if whole:
-        options = without_options(options, "samples")
+        options = replace(options, samples=None)
     if not has_torch():
         return load(source, size, labels=inside, samples=options.samples)
-    reading.check_batch_size(source)
     if are_names(labels, source):
-        options = without_options(options, "classes")  # they are for the array of labels
+        options = replace(options, classes=None)  # they are for the array of labels
     place: dict[str, Any] = {"model": reading.model, "model_folder": reading.folder}
-    batches = reading.load(
-        source, lambda chosen: load(source, size, labels=inside, **place, **vars(chosen)), options
-    )
+    batches = load(source, size, labels=inside, **place, **vars(options))
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
             f"skipped {quantity(len(unreadable), 'file')} of {source}: {'; '.join(unreadable)}",
@@ -194,14 +191,9 @@ def load_data(
     return batches
 
 
-def load_optional_data(
-    reading: Reading, source: str | None, but: Collection[str] = ()
-) -> Iterable[Any] | None:
-    """Load the batches of --data; None without it, which refuses options of reading but `but`."""
-    if source is None:
-        reading.refuse(but)
-        return None
-    return load_data(reading, source)
+def load_optional_data(reading: Reading, source: str | None) -> Iterable[Any] | None:
+    """Load the batches of --data; None without it."""
+    return None if source is None else load_data(reading, source)
 
 
 def check_data(reading: Reading, labels: str | None = None) -> None:
@@ -216,8 +208,6 @@ def check_data(reading: Reading, labels: str | None = None) -> None:
     """
     from qtool.core.numpy_files import check_source, find_labels
 
-    if not reading.named:
-        reading.refuse(but=("folder",))
     for source in reading.named:
         check_source(source)
     last = Path(reading.named[-1]) if reading.named else None
@@ -320,10 +310,6 @@ def load_evaluation(
         kind = "calibration" if same else "evaluation"
         return EvaluationData(batches, load_labels(reading, labels, eval_data, batches), kind)
     if labels is None:
-        if reading.options.classes:
-            raise click.BadParameter(
-                "it is for labels, of --eval-data or --labels; leave it out", param_hint="--classes"
-            )
         rows = getattr(batches, "rows", ())
         own = rows[0].label if rows else getattr(batches, "labels", None)
         if own is not None:

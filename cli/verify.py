@@ -57,7 +57,7 @@ def command(
     import qtool
 
     samples = reading.options.samples or SAMPLES
-    batches = sources.load_optional_data(reading, data, but=("samples",))
+    batches = sources.load_optional_data(reading, data)
     size = reading.batch_size
     how: dict[str, Any] = {"samples": samples, "batch_size": size}
     result: Any

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.core.data_options import DataKeywords, DataOptions
 from qtool.core.downloads import local_model
-from qtool.core.numpy_files import SUFFIXES, NumpyFiles, check_label_array, has_arrays
+from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_records import keywords_of
 from qtool.core.torch_package import has_torch, torch_error
 
@@ -51,8 +51,8 @@ def load_data(
             transform, folder, max_length, padded, unreadable, classes and stride.
 
     Raises:
-        DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
-            argument does nothing for such data. OptionError: a number is out of its range.
+        DataError: there is no data, it cannot be read, or there is no preprocessing
+            for it. OptionError: a number is out of its range.
         InstallError: other data or another argument than files of arrays take, without torch.
 
     Example:
@@ -81,6 +81,4 @@ def _array_files(
     without = without if labels is None else (*without, labels)
     files = NumpyFiles(path, batch_size, without, samples)
     files.files()
-    if labels is not None:
-        check_label_array(files, labels)
     return files

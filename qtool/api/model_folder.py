@@ -1,4 +1,4 @@
-"""The folder that a model of transformers becomes: files, configuration, card."""
+"""The folder that a model of transformers becomes: files and configuration."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from qtool.api.quantized_file import QuantizedFile
-from qtool.core.downloads import hub_id
 from qtool.core.errors import OptionError
-from qtool.core.paths import is_file
 from qtool.core.remedies import Argument
-from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
-    js_pooling,
     read_config,
     read_records,
-    usable_consumers,
-    write_card,
     write_companions,
     write_record,
 )
@@ -30,9 +24,7 @@ from qtool.frontends.huggingface.folder_layout import (
     FolderLayout,
 )
 from qtool.frontends.huggingface.genai_files import write_speech_files
-from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
 from qtool.frontends.huggingface.towers import tower_of
-from qtool.metrics.metric import Metric
 from qtool.planning.plan import QuantPlan
 
 
@@ -45,20 +37,16 @@ class FolderWriter:
         folder: that is written.
         layout: its layout.
         model: as it was loaded.
-        files: path in the folder -> what was measured.
         records: path in the folder -> how the file was quantized.
         parts: name of each part -> path of its file.
-        metrics: path in the folder -> metrics on the evaluation data.
     """
 
     source: Path
     folder: Path
     layout: FolderLayout
     model: Any
-    files: dict[str, Summary] = field(default_factory=dict)
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, Path] = field(default_factory=dict)
-    metrics: dict[str, tuple[Metric, ...]] = field(default_factory=dict)
 
     def path(self, part: str, plan: QuantPlan) -> Path:
         """Return the path of an ONNX file, whose folder is made.
@@ -78,38 +66,15 @@ class FolderWriter:
         name = file.path.relative_to(self.folder).as_posix()
         self.records.pop(name, None)  # the newest file is the last
         self.records[name] = {"mode": file.mode, "target": file.target}
-        consumers = usable_consumers(self.layout, self.model)
-        self.files[name] = file.summary()
-        self.metrics[name] = () if file.accuracy is None else file.accuracy.metrics
         kept = write_companions(
             self.model, self.source, file.path, self.layout, self.folder, file.mode
         )
         write_record(self.folder, self.records)
-        if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
+        both = {"encoder", "decoder"} <= self.parts.keys()
+        if both and GENAI in self.layout.consumers and refusal(GENAI, self.model) is None:
             config, parts = self.model.config, self.parts
             write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
-        card = model_card(
-            *(
-                hub_id(self.source) or self.source.resolve().name,
-                self.model,
-                self.files,
-                consumers,
-                self._earlier(),
-            ),
-            pooling=js_pooling(self.source),
-            metrics=self.metrics,
-            dataset=f"{file.data_kind or 'evaluation'} data",
-        )
-        return replace(file, kept=(*kept, *write_card(self.folder, card)))
-
-    def _earlier(self) -> dict[str, str]:
-        """Return the card's sections of files from a command before."""
-        card = self.folder / CARD
-        if not is_file(card):
-            return {}
-        sections = sections_of(card.read_text(encoding="utf-8", errors="replace"))
-        names = {Path(name).name for name in self.records.keys() - self.files.keys()}
-        return {name: text for name, text in sections.items() if name in names}
+        return replace(file, kept=tuple(kept))
 
 
 def folder_writer(

@@ -135,7 +135,7 @@ def quantize_to_files(
         model: as for `quantize`; a text or path is loaded by `load_model`.
         data: as for `quantize`; a text or path is loaded by `load_data`, for this model.
         path: the file to write; for a transformers folder also a folder, which gets configuration,
-            tokenizer and a model card, too.
+            and tokenizer, too.
         options: how the model is quantized.
         file: how the file is written and timed, and the goals it is judged by.
         weights, task: as for `load_model`.

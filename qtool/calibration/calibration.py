@@ -24,7 +24,7 @@ from qtool import observers
 from qtool.core.argument_names import argument
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError, missing
 from qtool.core.number_texts import quantity
 from qtool.core.paths import is_file
@@ -329,7 +329,7 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         message = f"{path}: not a calibration file, or a damaged one ({error})"
-        raise unreadable(path, message, CalibrationError, WRITTEN, suffix=".calib") from error
+        raise CalibrationError(message, WRITTEN, DOWNLOAD) from error
     length = int.from_bytes(data[:8], "little")  # of the header, as safetensors has it
     text = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("qtool_calibration")
     if text is None:

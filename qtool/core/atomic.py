@@ -56,7 +56,7 @@ def check_writable(
         raise FileError(f"cannot write {path}: it is a directory", OtherFile("name a file"))
     if target.exists() and not target.is_file():
         raise FileError(
-            f"cannot write {path}: it is {_kind(target)}", OtherFile("name an ordinary file")
+            f"cannot write {path}: it is a pipe or a device", OtherFile("name an ordinary file")
         )
     if suffixes and target.suffix.lower() not in suffixes:
         named = Path(path).with_suffix(suffixes[0]).name
@@ -81,12 +81,6 @@ def check_folders(path: str | Path, folder: Path) -> None:
     if not existing.is_dir():
         raise FileError(
             f"cannot write {path}: {existing} is not a directory", OtherFile("name another one")
-        )
-    home = Path(path).parts[0]
-    if home.startswith("~") and not os.path.lexists(home):
-        spelled = os.path.expanduser(path)  # noqa: PTH111
-        raise FileError(
-            f"cannot write {path}: only a shell replaces ~", OtherFile(f"name it {spelled}")
         )
     if not os.access(existing, os.W_OK):
         raise FileError(f"cannot write {path}: the directory {existing} is not writable")
@@ -131,15 +125,6 @@ def resolve(path: str | Path) -> Path:
             f"cannot write {str(path)!a}: {why}", OtherFile("name another file")
         ) from error
     return target
-
-
-def _kind(path: Path) -> str:
-    mode = path.stat().st_mode
-    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISSOCK, "a socket"),
-    )
-    return next((name for test, name in kinds if test(mode)), "a device")
 
 
 @contextmanager

@@ -1,19 +1,15 @@
 """Recognises what a download left in place of a file: a pointer of Git LFS, a page or message of a
-server, nothing, or the first part of the file."""
+server, or nothing."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from qtool.core.errors import QtoolError
-from qtool.core.file_forms import unexpected_form
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import OtherFile
 
@@ -85,45 +81,6 @@ def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None
         raise kind(f"{file} is a text ({text[:80]!r}), not the {suffix} file", _ITSELF)
 
 
-def unreadable(
-    path: str | os.PathLike[str],
-    message: str,
-    kind: type[QtoolError],
-    *remedies: OtherFile,
-    suffix: str = "",
-) -> QtoolError:
-    """Return the error of a file that its reader refuses.
-
-    Args:
-        path: the file.
-        message: what the reader says.
-        kind: class of the error.
-        remedies: what to do where the file is whole.
-        suffix: suffix of the files that its reader takes; by default the file's own.
-    """
-    if is_cut_off(path):
-        size = Path(path).stat().st_size
-        return kind(f"{message}: it is cut off after {size:,} bytes", DOWNLOAD)
-    if (form := unexpected_form(path, suffix)) is not None:
-        return kind(f"{message}: it is {form}", *(remedies or (_INTENDED,)))
-    return kind(message, *remedies)
-
-
-def is_cut_off(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file that cannot be read is the first part of a longer one: of a zip archive
-    (.npz, .pt, .pt2), of safetensors, of a Parquet table or of an ONNX file."""
-    if not is_file(path):
-        return False
-    try:
-        with Path(path).open("rb") as opened:
-            start = opened.read(8)
-            form = next((f for mark, f in _ENDS.items() if start.startswith(mark)), None)
-            form = form or (_onnx_ends if Path(path).suffix == ".onnx" else _safetensors_ends)
-            return form(opened)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
-
-
 def _text(head: bytes) -> str:
     """Return bytes as a text in one line; "" if they are none."""
     try:
@@ -131,64 +88,6 @@ def _text(head: bytes) -> str:
     except UnicodeDecodeError:
         return ""
     return line if line.isprintable() else ""
-
-
-def _zip_ends(file: BinaryIO) -> bool:
-    return not zipfile.is_zipfile(file)
-
-
-def _parquet_ends(file: BinaryIO) -> bool:
-    file.seek(-4, os.SEEK_END)
-    return file.read(4) != b"PAR1"
-
-
-def _safetensors_ends(file: BinaryIO) -> bool:
-    file.seek(0)
-    length = int.from_bytes(file.read(8), "little")
-    size, start = os.fstat(file.fileno()).st_size, 8 + length
-    if length > _LARGEST_HEADER or file.read(1) != b"{":
-        return False
-    if start > size:
-        return True
-    file.seek(8)
-    header = json.loads(file.read(length))
-    ends = [v["data_offsets"][1] for v in header.values() if "data_offsets" in v]
-    return start + max(ends, default=0) > size
-
-
-def _onnx_ends(file: BinaryIO) -> bool:
-    """Return whether the last field of a protobuf message is longer than the file."""
-    size, at = os.fstat(file.fileno()).st_size, 0
-    file.seek(0)
-    while at < size:
-        tag = _varint(file)
-        if tag >> 3 not in _ONNX_FIELDS or tag & 7 not in (0, 2):
-            return False
-        length = _varint(file)
-        at = file.tell() + (length if tag & 7 == 2 else 0)
-        file.seek(at)
-    return at > size
-
-
-def _varint(file: BinaryIO) -> int:
-    value, shift = 0, 0
-    while shift < 64:
-        byte = file.read(1)[0]
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value
-    raise ValueError("no number")
-
-
-_ENDS: Mapping[bytes, Callable[[BinaryIO], bool]] = {
-    b"PK\3\4": _zip_ends,
-    b"PAR1": _parquet_ends,
-}
-"""First bytes of a file -> whether it lacks its end."""
-_ONNX_FIELDS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26)
-"""Numbers of the fields of a ModelProto."""
-_LARGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 
 
 _MAX_RATIO = 200  # unpacked size over file size: arrays of zeros reach it, data does not

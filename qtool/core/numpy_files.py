@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qtool.core.downloads import (
-    DOWNLOAD,
-    archive_expansion_error,
-    check_download,
-    is_cut_off,
-    unreadable,
-)
+from qtool.core.downloads import DOWNLOAD, archive_expansion_error, check_download
 from qtool.core.errors import DataError, describe, missing
-from qtool.core.leaf_names import LABELS
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import Argument, OtherFile
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 
 SUFFIXES = (".npy", ".npz")
@@ -179,8 +172,8 @@ def read_arrays(file: Path) -> dict[str, Array]:
         DataError: the file cannot be read.
     """
     check_download(file, DataError)
-    if is_cut_off(file):  # numpy would leave it open
-        raise unreadable(file, f"{file} cannot be read as arrays", DataError)
+    if file.suffix == ".npz" and not zipfile.is_zipfile(file):  # numpy would leave it open
+        raise DataError(f"{file} cannot be read as arrays", DOWNLOAD)
     if (why := archive_expansion_error(file)) is not None:
         raise DataError(f"{file} is not read: {why}", OtherFile("give the intended file"))
     try:
@@ -232,34 +225,3 @@ def find_labels(key: str, data: Path) -> Array:
             f"{key} holds {', '.join(arrays)}", OtherFile("name the one with the labels 'labels'")
         )
     return arrays.get("labels", next(iter(arrays.values())))
-
-
-def check_label_array(files: NumpyFiles, labels: str, inputs: Collection[str] = ()) -> None:
-    """Check that the array that has the labels is not the one that the model takes.
-
-    It is where the model has an input of its name, and where only arrays with usual names of labels
-    and of fewer dimensions would be inputs.
-
-    Args:
-        files: the data.
-        labels: name of the array with the labels.
-        inputs: names of the model's inputs; empty: not known.
-
-    Raises:
-        DataError: it is; the remedy names the other array where there is one alone.
-    """
-    for file in files.files()[:1]:
-        arrays = read_arrays(file)
-        others = {name: array for name, array in arrays.items() if name != labels}
-        if labels not in arrays or labels in LABELS:
-            continue
-        dims = arrays[labels].ndim
-        left = bool(others) and all(n in LABELS and a.ndim < dims for n, a in others.items())
-        if left or labels in inputs:
-            names = list(others)
-            name = names[0] if len(names) == 1 else None
-            raise DataError(
-                f"{file}: labels are taken from '{labels}', which is an input, and inputs from "
-                f"{', '.join(others)}",
-                Argument("--labels", name, "name the array of labels with {}"),
-            )

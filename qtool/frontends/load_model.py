@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ def load_model(
             f"{argument('--fix')} is for .onnx files, not for {source}",
             Omission("--fix", "leave it out"),
         )
-    if reader is not None or (is_dir(path) and path.suffix not in _FOREIGN):
+    if reader is not None or is_dir(path):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights", Omission("--weights"))
         if fixed:
@@ -139,76 +138,26 @@ def _text(source: object) -> str:
 
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
-_PICKLED = "pickled Python objects, which may run code"
-_FOREIGN = {
-    ".pb": "TensorFlow, which tf2onnx converts to ONNX",
-    ".keras": "Keras, which tf2onnx converts to ONNX",
-    ".tflite": "TFLite, which is a result of qtool",
-    ".mlmodel": "Core ML",
-    ".mlpackage": "Core ML",
-    ".engine": "TensorRT, made for one GPU",
-    ".plan": "TensorRT, made for one GPU",
-    ".xml": "OpenVINO",
-    ".pdmodel": "PaddlePaddle, which paddle2onnx converts to ONNX",
-    ".pdparams": "PaddlePaddle, which paddle2onnx converts to ONNX",
-    ".h5": "Keras, which tf2onnx converts to ONNX",
-    ".hdf5": "Keras, which tf2onnx converts to ONNX",
-    ".trt": "TensorRT, made for one GPU",
-    ".ort": "ONNX Runtime's own format, made from an .onnx file",
-    ".torchscript": "TorchScript",
-    ".pkl": _PICKLED,
-    ".pickle": _PICKLED,
-    ".joblib": _PICKLED,
-    ".onnxt": "ONNX in text",
-}
-"""Suffix -> what a file of another tool is."""
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def _no_model(source: str) -> CaptureError:
-    """Return an error that says why a text is no model."""
-    forms = CallEdit(
-        "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or "
-        ".onnx file, or a folder with a config.json"
-    )
-    suffix = Path(source).suffix.lower()
-    if suffix in _WEIGHTS and is_torch_script(source):
-        state = f"torch.save(torch.jit.load({source!r}).state_dict(), FILE)"
+    """Return the error of a text that names no model."""
+    there = "" if is_file(source) else ", and there is no such file"
+    if Path(source).suffix.lower() in _WEIGHTS:
+        what = "TorchScript" if is_torch_script(source) else "weights or of pickled Python objects"
         return CaptureError(
-            f"{source} is a file of TorchScript, which torch.export does not support",
+            f"{source} is a file of {what}{there}: qtool builds no model from it",
             CallEdit(
-                "give the code that builds it, package.module:factory, and the file that "
-                f"{state} writes with {argument('--weights')}"
-            ),
-        )
-    if suffix in _WEIGHTS:
-        there = "" if is_file(source) else " (and there is no such file)"
-        return CaptureError(
-            f"{source} is a file of weights or of pickled Python objects{there}, from which qtool "
-            "builds no model",
-            CallEdit(
-                "give the code that builds it, package.module:factory, and the state dict with "
+                "give the code that builds it, package.module:factory, and its state dict with "
                 f"{argument('--weights', source)}"
             ),
         )
-    if suffix == ".py":
-        module = source.removesuffix(".py").strip("./").replace("/", ".")
-        named = CallEdit(f"name what builds the model: {module}:factory")
-        return CaptureError(f"{source} is a file of Python code", named)
-    if is_file(source.replace(".", "/") + ".py"):
-        named = CallEdit(f"name what builds the model: {source}:factory")
-        return CaptureError(f"{source} is a module of Python", named)
-    module, dot, name = source.rpartition(".")
-    if dot and not is_file(source) and is_file(module.replace(".", "/") + ".py"):
-        colon = CallEdit(f"write {module}:{name}")
-        return CaptureError(f"{source} lacks the colon behind the module", colon)
-    if (tool := _FOREIGN.get(suffix)) is not None:
-        return CaptureError(f"{source} is a file of {tool}; qtool reads PyTorch and ONNX", forms)
-    if is_file(source):
-        return CaptureError(f"{source} is no model: the suffix '{suffix}' is unknown", forms)
-    hub = CallEdit(f"download a Hugging Face model: `hf download {source}`")
     return CaptureError(
-        f"no such model: '{source}'", forms, *([hub] if _HUB_ID.fullmatch(source) else [])
+        f"'{source}' is no model of PyTorch or ONNX{there}",
+        CallEdit(
+            "give package.module:factory (a function or class that returns an nn.Module), a .pt2 "
+            "or .onnx file, or a folder with a config.json (`hf download` gets one)"
+        ),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 import sys
@@ -11,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import QtoolError, describe
 from qtool.core.paths import is_file
 from qtool.core.remedies import CallEdit, OtherFile, Package, Remedy, Setup
 from qtool.core.user_code import user_place
-from qtool.frontends.optional_packages import describe_import
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
@@ -38,25 +35,18 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         for part in name.split(".") if colon else ():
             imported = getattr(imported, part)
     except (Exception, SystemExit) as error:
-        why = f"{describe_import(error)}{user_place(error)}"
+        why = f"{describe(error)}{user_place(error)}"
         raise kind(f"cannot import {source}: {why}", *_remedies(error, module)) from error
     return imported
 
 
 def _remedies(error: BaseException, module: str) -> Sequence[Remedy]:
     """Return what to do about an error of an import."""
-    if "/" in module or module.endswith(".py"):
-        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
-        return [CallEdit(f"write the module, {dotted}, not the path of its file")]
     if is_file(module):
-        weights = argument("--weights", module)
-        return [CallEdit(f"write the module of the code, and give this file with {weights}")]
+        return [CallEdit("write the module of the code, package.module, not the path of a file")]
     if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
         where = Setup(f"run qtool in the folder that holds '{error.name}'")
         return [where, Package(error.name, "install that package")]
-    if isinstance(error, AttributeError) and isinstance(error.name, str):
-        similar = difflib.get_close_matches(error.name, dir(error.obj), 1)
-        return [CallEdit(f"did you mean '{name}'?") for name in similar]
     return []
 
 
@@ -92,7 +82,7 @@ def call_user_code(
         raise
     except (Exception, SystemExit) as error:
         shown = source if is_call(source) else f"{source}()"
-        why = f"{describe_import(error)}{user_place(error)}"
+        why = f"{describe(error)}{user_place(error)}"
         raise kind(f"calling {shown} failed: {why}") from error
 
 

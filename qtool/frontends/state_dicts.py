@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.downloads import check_archive, check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_archive, check_download
 from qtool.core.errors import CaptureError, missing
-from qtool.core.file_forms import is_pickled, is_torch_script
+from qtool.core.file_forms import is_torch_script
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import ModelEdit, OtherFile, Remedy
+from qtool.core.remedies import OtherFile
 from qtool.frontends.torch.exported_program import first_line
 
 State = Mapping[str, torch.Tensor]
@@ -28,23 +28,6 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weight
 _SAVE = OtherFile(
     "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)"
 )
-_NO_WEIGHTS = {
-    ".npy": "an array",
-    ".npz": "a file of arrays",
-    ".onnx": "a model of its own",
-    ".pt2": "a model of its own",
-    ".tflite": "a model of its own",
-    ".h5": "a file of HDF5, as Keras writes it",
-    ".hdf5": "a file of HDF5, as Keras writes it",
-    ".keras": "a file of Keras",
-    ".pb": "a file of TensorFlow",
-    ".json": "a text",
-    ".yaml": "a text",
-    ".txt": "a text",
-    ".csv": "a table",
-}
-"""Suffix -> what a file is that holds no weights of a module."""
-_EXAMPLES = 2  # names that a message shows of the file and of the model
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -60,14 +43,16 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     state = _unwrapped(_read(file), file)
     own = model.state_dict()
     fitting = _renamed(state, own, file)
-    if (problem := _mismatch(fitting, own)) is not None:
-        raise CaptureError(f"{file} does not fit {type(model).__name__}: {problem[0]}", *problem[1])
+    for name, tensor in own.items():
+        if name in fitting and fitting[name].is_complex() and not tensor.is_complex():
+            raise CaptureError(f"{file}: {name} is complex, and the model's is not")  # torch casts
     try:
         model.load_state_dict(dict(fitting), strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
         raise CaptureError(
-            f"{file} does not fit {type(model).__name__}: {' '.join(lines[1:2]) or lines[0]}"
+            f"{file} does not fit {type(model).__name__}: {lines[min(1, len(lines) - 1)]:.300}",
+            OtherFile("give the weights of this model, with the sizes that it was trained with"),
         ) from error
 
 
@@ -75,8 +60,6 @@ def _read(file: Path) -> Any:
     if not is_file(file):
         raise missing(file, CaptureError, "weights file")
     check_download(file, CaptureError)
-    if (kind := _NO_WEIGHTS.get(file.suffix.lower())) is not None:
-        raise CaptureError(f"{file} is {kind}, no state dict", _SAVE)
     check_archive(file, CaptureError)
     try:
         if file.suffix == ".safetensors":
@@ -84,21 +67,13 @@ def _read(file: Path) -> Any:
         with silence_logging():
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        if is_torch_script(file):  # torch's message advises unpickling, too
-            state = f"torch.save(torch.jit.load({str(file)!r}).state_dict(), FILE)"
-            raise CaptureError(
-                f"{file} is a file of TorchScript, no state dict",
-                OtherFile(f"save its state dict, {state}"),
-            ) from error
-        pickled = isinstance(error, pickle.UnpicklingError)  # torch's message advises unpickling
-        if pickled and not is_pickled(file):
-            message = f"{file} cannot be read as weights (it is no file of torch.save)"
-            raise CaptureError(message, _SAVE) from error
-        damaged = isinstance(error, IndexError | KeyError | EOFError)  # of a pickle's opcodes
-        why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
-        why = "it is damaged, or not a file of torch.save" if damaged else why
+        why = first_line(error)
+        if is_torch_script(file):  # torch's messages advise unpickling
+            why = "it is a file of TorchScript"
+        elif isinstance(error, pickle.UnpicklingError | IndexError | KeyError | EOFError):
+            why = "it is no file of torch.save, damaged, or holds pickled objects"
         message = f"{file} cannot be read as weights ({why})"
-        raise unreadable(file, message, CaptureError, _SAVE) from error
+        raise CaptureError(message, _SAVE, DOWNLOAD) from error
 
 
 def _unwrapped(content: Any, file: Path) -> State:
@@ -144,44 +119,8 @@ def _renamed(state: State, own: State, file: Path) -> State:
         more = f"; {rest} tensors without it are left out" if rest else ""
         log_note(f"{file}: the prefix '{prefix}' of its names is removed{more}")
         return chosen
-    if len(complete) > 1:
-        raise CaptureError(
-            f"{file} holds the model's tensors {len(complete)} times, as "
-            f"{' and '.join(f'{p}*' for p in sorted(complete))}",
-            OtherFile("save one of them"),
-        )
     prefix = f"{longest.partition('.')[0]}."
     if {prefix + name for name in state} == set(own):
         log_note(f"{file}: its names get the prefix '{prefix}'")
         return {prefix + name: t for name, t in state.items()}
     return state
-
-
-def _mismatch(state: State, own: State) -> tuple[str, Sequence[Remedy]] | None:
-    """Return how names, sizes and types of a file differ from those of a model, and what to do;
-    None if they do not differ."""
-    both = [name for name in own if name in state]
-    if set(state) != set(own):
-        missing = [name for name in own if name not in state]
-        foreign = [name for name in state if name not in own]
-        sides = (("only in the file", foreign), ("only in the model", missing))
-        where = "; ".join(f"{side}: {_some(names)}" for side, names in sides if names)
-        weights = OtherFile("give the weights of this model")
-        return f"{len(both)} of {len(own)} tensors match ({where})", [weights]
-    sizes = [n for n in both if state[n].shape != own[n].shape]
-    if sizes:
-        name, count = sizes[0], len(own) - len(sizes)
-        stored, expected = list(state[name].shape), list(own[name].shape)
-        shapes = f"{name} is {stored} in the file and {expected} in the model"
-        trained = ModelEdit("give the model the sizes it was trained with")
-        return f"{count} of {len(own)} tensors match; {shapes}", [trained]
-    for name in both:
-        if state[name].is_complex() and not own[name].is_complex():
-            return f"{name} is complex, and torch would drop the imaginary part", []
-    return None
-
-
-def _some(names: Iterable[str]) -> str:
-    chosen = list(names)
-    more = f" and {len(chosen) - _EXAMPLES} more" if len(chosen) > _EXAMPLES else ""
-    return ", ".join(chosen[:_EXAMPLES]) + more

@@ -55,14 +55,3 @@ def test_a_file_of_names_in_the_folder_counts(cli: Cli, file: str) -> None:
     made = cli("quantize", MODEL, "--data", *PHOTOS, "--eval-data", "photos", "-o", file)
     assert "100 %" in made.stdout
     assert "blue=0" not in made.stderr
-
-
-def test_classes_without_names_in_the_data_are_refused(cli: Cli, file: str) -> None:
-    for name in COLOURS:
-        for path in Path("photos", name).iterdir():
-            path.rename(Path("photos", f"{name}{path.name}"))
-        Path("photos", name).rmdir()
-    message = cli.refuses(
-        "quantize", MODEL, "--data", *PHOTOS, "--eval-data", "photos", *ORDER, "-o", file
-    )
-    assert "--classes is for labels that are names, not for photos" in message

@@ -41,7 +41,6 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def test_convert_writes_what_libraries_look_for(cli: Cli) -> None:
     out = cli.folder / "out"
     assert json.loads((out / "quantize_config.json").read_text())["files"]
-    assert (out / "README.md").is_file()
     assert (out / "tokenizer.json").is_file()
     assert model_file(out) == out / "onnx" / "model_q4.onnx"
 

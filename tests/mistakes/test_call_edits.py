@@ -164,7 +164,7 @@ EDITS: dict[str, Edit] = {
     ),
     "give {}{}": (data(batch_size=0), data(batch_size=1)),
     "give names of columns": (data(column=[1]), data(column=["a"])),
-    "give the name of a column or array (an array of labels is an argument of what evaluates)": (
+    "give the name of a column or array (values go to what evaluates)": (
         data(labels=[0, 1]),
         data(labels="b"),
     ),
@@ -197,20 +197,18 @@ EDITS: dict[str, Edit] = {
         lambda: quantize([IMAGES]),
     ),
     "write package.module:name": (load(":image_net"), load(NET)),
-    "write the module, {}, not the path of its file": (
+    "write the module of the code, package.module, not the path of a file": (
         load("tests/mistakes/nets.py:image_net"),
         load(NET),
     ),
-    "did you mean '{}'?": (load("tests.mistakes.nets:img_net"), load(NET)),
     "write {}(VALUE, ...)": (load("torch.nn:Linear"), load("torch.nn:Linear(4, 3)")),
     "write package.module:factory(arguments), each argument a number, a text, a list or a dict": (
         load("torch.nn:Linear(a, b)"),
         load("torch.nn:Linear(4, 3)"),
     ),
-    "name what builds the model: {}:factory": (load("tests.mistakes.nets"), load(NET)),
     "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or .onnx "
-    "file, or a folder with a config.json": (load("a.png"), load(NET)),
-    "give the code that builds it, package.module:factory, and the state dict with {}": (
+    "file, or a folder with a config.json (`hf download` gets one)": (load("a.png"), load(NET)),
+    "give the code that builds it, package.module:factory, and its state dict with {}": (
         load("w.pt"),
         lambda: qtool.load_model("torch.nn:Linear(4, 3)", weights="w.pt"),
     ),

@@ -27,14 +27,12 @@ from qtool.frontends.data.recordings import unroll_recordings
 from qtool.metrics.labels import check_classes, check_labels, check_no_names
 from tests.core.test_array_batches import Frame
 from tests.mistakes.nets import (
-    IDS,
     IMAGES,
     Samples,
     captured,
     flat_net,
     image_net,
     quantize,
-    token_net,
     two_inputs,
 )
 from tests.mistakes.remedies import Edit, check_edit
@@ -210,17 +208,9 @@ EDITS: dict[str, Edit] = {
         lambda: check_no_names(NAMES),
         lambda: check_no_names(np.unique(NAMES, return_inverse=True)[1]),
     ),
-    "number the categories from 0 to {}, as in training": (
+    "give indices (token ids, categories) and lengths that the tables of the model have": (
         captured_on(Region, (A, torch.arange(40) % 9)),
         captured_on(Region, (A, torch.arange(40) % 4)),
-    ),
-    "give whole numbers, such as those of tokens or categories": (
-        captured_on(Region, (A, torch.arange(40) / 7)),
-        captured_on(Region, (A, torch.arange(40) % 4)),
-    ),
-    "give samples of at most {} steps": (
-        captured_on(Positions, IDS),
-        captured_on(Positions, IDS[:, :4]),
     ),
     "rename one": (frame("a", "a"), frame("a", "b")),
     "give rows of one length": (read_all([[1.0, 2.0], [1.0]]), read_all([[1.0, 2.0], [1.0, 2.0]])),
@@ -269,14 +259,13 @@ EDITS: dict[str, Edit] = {
         lambda: quantize([["a.png"]], image_net()),
         lambda: quantize([IMAGES], image_net()),
     ),
-    "use the model's own tokenizer": (
-        captured_on(token_net, IDS + 16),
-        captured_on(token_net, IDS),
-    ),
-    "its values are {} to {}, with fractions or beyond {}: give the integers that the model was "
-    "trained on, of an image those before it was normalised": (
+    "convert it first ({}), if it holds integers of that range": (
         integers("uint8", IMAGES),
         integers("uint8", (IMAGES * 50).clamp(0, 255).to(torch.uint8)),
+    ),
+    "give batches of the types and shapes that the model was trained on": (
+        captured_on(image_net, IMAGES.permute(0, 2, 3, 1)),
+        captured_on(image_net, IMAGES),
     ),
     "it has one number per sample, as labels have: give the inputs": (
         captured_on(image_net, torch.ones(40)),

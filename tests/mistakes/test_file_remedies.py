@@ -67,7 +67,7 @@ def frame_of(*names: str) -> Frame:
 def test_a_data_frame_with_the_number_to_predict() -> None:
     check_refused(
         lambda: qtool.quantize(price_net(), frame_of("a", "b", "c", "price"), accuracy="fast"),
-        "CaptureError",
+        "CaptureError DataEdit",
         "(the batch is the columns a, b, c, price, which frame[[...]] chooses)",
     )
     qtool.quantize(price_net(), frame_of("a", "b", "c"), accuracy="fast")

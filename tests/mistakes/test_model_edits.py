@@ -313,7 +313,6 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         in_tflite(nn.ConvTranspose2d(6, 6, 3, groups=3)),
         in_tflite(PerGroup()),
     ),
-    "give the model the sizes it was trained with": (weights_for(3), weights_for(2)),
     "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""

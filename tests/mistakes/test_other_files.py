@@ -143,7 +143,10 @@ EDITS: dict[str, Edit] = {
             file("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)")
         ),
     ),
-    "give the weights of this model": (weights(other=ONE), weights(weight=ONE, bias=TWO)),
+    "give the weights of this model, with the sizes that it was trained with": (
+        weights(other=ONE),
+        weights(weight=ONE, bias=TWO),
+    ),
     "put it into the folder of the model, under this name": (
         lambda: (Path("away").mkdir(), shutil.move("weights.bin", "away"), external()),
         lambda: (shutil.move("away/weights.bin", "."), external()),
@@ -156,10 +159,6 @@ EDITS: dict[str, Edit] = {
     "save it as UTF-8": (
         lambda: (Path("t.txt").write_bytes(b"\xff\xfe"), read_rows(Path("t.txt"))),
         lambda: (Path("t.txt").write_text("a cat"), read_rows(Path("t.txt"))),
-    ),
-    "save one of them": (
-        weights(**{"a.weight": ONE, "a.bias": TWO, "b.weight": ONE, "b.bias": TWO}),
-        weights(**{"a.weight": ONE, "a.bias": TWO}),
     ),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""

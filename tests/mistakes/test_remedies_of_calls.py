@@ -19,7 +19,7 @@ from qtool.core.option_names import file_format
 from qtool.core.remedies import Argument, DataEdit, Package
 from qtool.evaluation.feeder import Feeder
 from qtool.planning import targets
-from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
+from tests.mistakes.nets import IMAGES, image_net, quantize
 from tests.mistakes.remedies import check_offer
 from tests.needs import needs_litert, needs_web
 
@@ -30,10 +30,6 @@ def same(value: Any) -> Any:
 
 def _float_inputs(edit: Callable[[Any], Any], *batches: torch.Tensor) -> object:
     return quantize([edit(batch) for batch in batches])
-
-
-def _module_inputs(net: Callable[[], nn.Module], batch: torch.Tensor) -> Callable[..., object]:
-    return lambda edit=same: quantize([edit(batch)], net())
 
 
 def _check_measurable(target: str, path: str) -> None:
@@ -123,22 +119,6 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "channels last": (
         lambda edit=same: _float_inputs(edit, IMAGES.permute(0, 2, 3, 1)),
         {"core/graph/float_graph x.permute(0, 3, 1, 2)"},
-    ),
-    "bytes with channels last for a module": (
-        _module_inputs(image_net, BYTES.permute(0, 2, 3, 1)),
-        {"frontends/torch/input_remedies x.permute(0, 3, 1, 2).float() / 255"},
-    ),
-    "one image for a module": (
-        _module_inputs(image_net, IMAGES[0].permute(1, 2, 0)),
-        {"frontends/torch/input_remedies x.permute(2, 0, 1)[None]"},
-    ),
-    "images for a flat network": (
-        _module_inputs(flat_net, torch.randn(40, 3, 2, 2)),
-        {"frontends/torch/input_remedies x.flatten(1)"},
-    ),
-    "floats as token ids": (
-        _module_inputs(token_net, torch.ones(40, 6)),
-        {"frontends/torch/input_remedies x.long()"},
     ),
     "a target without kernels for a network": (
         lambda target="openvino": quantize([IMAGES], _transposed(), target=target),

@@ -29,7 +29,7 @@ from qtool.backends.onnx.initializers import check_weight_files, expand_sparse, 
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.nested_graphs import sort_nodes
 from qtool.core.atomic import atomic_path
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import FileError
 from qtool.core.file_forms import is_tflite
 from qtool.core.option_names import MODEL_SUFFIXES
@@ -62,7 +62,7 @@ def load(path: str | Path) -> onnx.ModelProto:
         sort_nodes(model.graph)
     except Exception as error:
         why = f"{path}: not a readable ONNX file ({error})"
-        raise unreadable(path, why, FileError, suffix=".onnx") from error
+        raise FileError(why, DOWNLOAD) from error
     return model
 
 
@@ -95,7 +95,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         raise FileError(f"{path}: {error.problem}", *error.remedies) from error
     except Exception as error:
         why = f"{path}: not a readable ONNX file ({error})"
-        raise unreadable(path, why, FileError, suffix=".onnx") from error
+        raise FileError(why, DOWNLOAD) from error
     for reason in (function_expansion_error(model), endless_loop(model.graph)):
         if reason is not None:
             raise FileError(f"{path}: {reason}")

@@ -73,18 +73,12 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
             finder.run(*graph.leaves_of(batch), enable_io_processing=False)
         where = "" if finder.first is None else f", first after {name_of(finder.first)}"
         problem = f"batch {index}: output '{name}' of the float model is {what}{where}"
-        if finder.masked:
-            problem += ": the mask excludes a row of an attention as a whole, padding alone"
-        raise DataError(problem, *(UNPADDED if finder.masked else NOT_FINITE))
+        raise DataError(problem, *NOT_FINITE)
 
 
 NOT_FINITE = (
     ModelEdit("repair the model or its weights"),
-    DataEdit("check that the data is what it was trained on"),
-)
-UNPADDED = (
-    DataEdit("leave out samples of padding alone"),
-    DataEdit("make batches of texts of one length, without padding"),
+    DataEdit("give data as it was trained on, without samples of padding alone"),
 )
 
 
@@ -93,35 +87,18 @@ class _FirstNotFinite(fx.Interpreter):
 
     Attributes:
         first: that node; None without one.
-        masked: whether an attention up to there excludes all of a row.
     """
 
     def __init__(self, module: fx.GraphModule, what: str) -> None:
         super().__init__(module)
         self.what = what
         self.first: fx.Node | None = None
-        self.masked = False
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if self.first is None and _attends(n):
-            inputs = [x for x in n.args if isinstance(x, fx.Node)]
-            self.masked |= any(_excludes_rows(self.env[x]) for x in inputs)
         if self.first is None and n.op.startswith("call") and _not_finite(result) == self.what:
             self.first = n
         return result
-
-
-def _attends(node: fx.Node) -> bool:
-    return any(word in str(node.target) for word in ("softmax", "attention"))
-
-
-def _excludes_rows(mask: Any) -> bool:
-    """Return whether all of a row is excluded: scores of -Inf, or a mask that is False."""
-    if not isinstance(mask, torch.Tensor) or not mask.dim() or not mask.numel():
-        return False
-    kept = mask if mask.dtype is torch.bool else mask != -torch.inf
-    return not bool(kept.any(-1).all())
 
 
 def _not_finite(value: Any) -> str | None:

@@ -17,23 +17,19 @@ from qtool.core.data.subset import first_samples
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.file_forms import IMAGES, SOUNDS
+from qtool.core.limits import Range
 from qtool.core.log import log_note
-from qtool.core.numpy_files import SUFFIXES, check_label_array, has_arrays
+from qtool.core.numpy_files import SUFFIXES, has_arrays
 from qtool.core.on_use import OnUse
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit
-from qtool.frontends.data.unused_options import (
-    WINDOWS,
-    check_used,
-    check_values,
-    parse_columns,
-)
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 
 AUTO = "auto"
 """In place of pairs of states: those of one shape and a similar name."""
 
 
+_OF_ARRAYS = ("samples", "states")
 _EXAMPLE_TEXT = "The weather is fine today, so we walk along the river and look at the boats."
 
 _Reader = Callable[..., Iterable[Any]]
@@ -59,18 +55,22 @@ def load_data(
         without: names of arrays that are not inputs.
 
     Raises:
-        DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
-            argument does nothing for such data. OptionError: a number is out of its range.
+        DataError: there is no data, it cannot be read, there is no preprocessing for it, or or a
+            recording is none. OptionError: a number is out of its range.
     """
-    check_values(batch_size, labels)
+    Range(low=1, whole=True).check("batch_size", batch_size)
+    if not isinstance(labels, str | None):
+        raise DataError(
+            f"labels is a {type(labels).__name__}",
+            CallEdit("give the name of a column or array (values go to what evaluates)"),
+        )
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
     samples, states = options.samples, options.states
     without = without if labels is None else (*without, labels)
-    chosen = parse_columns(options.column)
     if named or arrays:
-        check_used(source, (), options)
+        _note_unused(source, options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))
@@ -83,14 +83,18 @@ def load_data(
     if arrays:
         _note_others(path)
         (files := ArrayFiles(path, batch_size, without, samples)).files()
-        if labels is not None:
-            check_label_array(files, labels, input_names(model))
         return files
     folder_path = None if (own := options.folder or model_folder) is None else Path(own)
     if options.stride is not None:
-        check_used(source, (WINDOWS,), options)
         return _sliding_windows(path, options.stride, folder_path, model, options.max_length)
-    return _load_rows(source, batch_size, options, chosen, model, folder_path, labels)
+    return _load_rows(source, batch_size, options, model, folder_path, labels)
+
+
+def _note_unused(source: str | Path, options: DataOptions) -> None:
+    """Note the options that do nothing for inputs as they are."""
+    unused = [f"--{each}" for name, each in options.chosen().items() if name not in _OF_ARRAYS]
+    for each in unused:
+        log_note(f"{argument(each)} does nothing: {source} has inputs of the model as they are")
 
 
 def _note_others(path: Path) -> None:

@@ -21,7 +21,7 @@ from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import even_positions
-from qtool.core.remedies import Argument, DataEdit
+from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.frontends.data.class_order import (
     check_names,
@@ -38,8 +38,7 @@ from qtool.frontends.data.collators import (
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sample_names import SampleNames
-from qtool.frontends.data.tables import has_named_columns, number_batches, number_columns
-from qtool.frontends.data.unused_options import COLUMNS, NAMES, TEXTS, check_used
+from qtool.frontends.data.tables import number_batches, number_columns
 from qtool.frontends.own_models import TaskCollator, TaskModel
 from qtool.frontends.torch.example_inputs import SuggestedSizes
 
@@ -146,7 +145,6 @@ def load_rows(
     source: str | Path,
     batch_size: int,
     options: DataOptions,
-    chosen: tuple[str, ...],
     model: Any,
     folder: Path | None,
     labels: str | None,
@@ -155,24 +153,21 @@ def load_rows(
 
     Args:
         source: path of a file or folder.
-        chosen: columns of tables; () for all.
         folder: folder of the model, whose processors read the samples; None without.
 
     Raises:
         DataError: as for `load_data`.
     """
-    path, samples = Path(source), options.samples
+    path, samples, chosen = Path(source), options.samples, _parse_columns(options.column)
     order = chosen_classes(path, options.classes)
     numbers = model_classes(model) if order is None else order
     takes = Arguments.of(model if isinstance(model, nn.Module) else None)
     if (table := number_table(path, chosen, labels, numbers, takes)) is not None:
-        columns, target, has_names = table
-        check_used(source, (COLUMNS, *([NAMES] if has_names else [])), options)
+        columns, target = table
         return number_batches(
             path, columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )
     rows = read_rows(path, chosen, labels)
-    check_used(source, _kinds(rows, path), options)
     rows = [replace(rows[at], position=at) for at in even_positions(len(rows), samples)]
     task = model if isinstance(model, TaskModel) else None
     whole = model if task is None else task.read_for
@@ -192,12 +187,15 @@ def load_rows(
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
-def _kinds(rows: Sequence[Row], path: Path) -> set[str]:
-    """Return the kinds of data that rows are of, as `check_used` takes them."""
-    first = rows[0]
-    kinds = {*first.kinds, *([TEXTS] if first.target is not None else [])}
-    kinds |= {COLUMNS} if has_named_columns(path) else set()
-    return kinds | ({NAMES} if any(isinstance(row.label, str) for row in rows) else set())
+def _parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return names out of a list, or of a text where commas separate them."""
+    names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
+    stripped = tuple(name.strip() if isinstance(name, str) else "" for name in names)
+    if not all(stripped):
+        raise DataError(
+            f"{argument('--column')} is {columns!r:.40}", CallEdit("give names of columns")
+        )
+    return stripped
 
 
 def _warn_unknown(share: float, source: str | Path) -> None:
@@ -234,17 +232,16 @@ def number_table(
     label: str | None,
     numbers: Mapping[str, int],
     arguments: Arguments,
-) -> tuple[Columns, Array | None, bool] | None:
-    """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
-    names; None of other data.
+) -> tuple[Columns, Array | None] | None:
+    """Return the columns of inputs and of labels of a table of numbers; None of other data.
 
     `numbers` are those of class names.
     """
     table = number_columns(path, chosen, label, arguments)
     if table is not None and table[1] is not None and table[1].dtype == object:
         target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
-        return table[0], target, True
-    return None if table is None else (*table, False)
+        return table[0], target
+    return table
 
 
 def find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:

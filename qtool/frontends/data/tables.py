@@ -13,7 +13,7 @@ import numpy as np
 from qtool.core.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_files import TensorBatches
-from qtool.core.downloads import DOWNLOAD, check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import DataError, describe
 from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
@@ -126,7 +126,7 @@ def _parquet(path: Path) -> dict[str, Array]:
         raise
     except Exception as error:
         message = f"{path} cannot be read as a table: {describe(error)}"
-        raise unreadable(path, message, DataError) from error
+        raise DataError(message, DOWNLOAD) from error
 
 
 def _named(table: Any) -> tuple[list[str], list[Any]]:

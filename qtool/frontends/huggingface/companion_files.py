@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
-from qtool.core.errors import DataError
 from qtool.core.log import log_note
 from qtool.core.path_arguments import QUANTIZE_CONFIG
-from qtool.core.sentence_pooling import stored_poolings
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, dtype
 from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
-from qtool.frontends.huggingface.model_card import CARD, MARK
 
 _CONFIG, _JS_CONFIG, _MODULES = "config.json", "transformers.js_config", "modules.json"
 _QUANTIZATION = "quantization_config"
@@ -36,8 +31,6 @@ _COPIED = (
     "merges.txt",
     "chat_template*",
 )
-_JS_POOLINGS = ("mean", "cls")
-"""Poolings that transformers.js has, too, under the same names."""
 _OF_SENTENCES = (
     _MODULES,
     "sentence_bert_config.json",
@@ -135,41 +128,6 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
         for name, row in files.items()
         if isinstance(row, dict) and {"mode", "target"} <= row.keys() and (folder / name).is_file()
     }
-
-
-def write_card(folder: Path, text: str) -> list[Path]:
-    """Write the model card, and return its path if another README.md stays instead.
-
-    Raises:
-        FileError: it cannot be written.
-    """
-    card = folder / CARD
-    if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
-        return [card]
-    write_atomic(card, text.encode())
-    return []
-
-
-def js_pooling(folder: Path) -> str:
-    """Return the options with which transformers.js makes the vectors of sentence-transformers.
-
-    Args:
-        folder: a model's folder; "" without its pooling, or with one that transformers.js lacks.
-    """
-    with suppress(DataError):
-        poolings = stored_poolings(folder) or ()
-        if len(poolings) == 1 and poolings[0] in _JS_POOLINGS:
-            listed = _read_json(folder / _MODULES)
-            modules = listed if isinstance(listed, list) else []
-            kinds = [m.get("type") for m in modules if isinstance(m, dict)]
-            normalized = any(str(kind).endswith(".Normalize") for kind in kinds)
-            return f'{{ pooling: "{poolings[0]}"{", normalize: true" if normalized else ""} }}'
-    return ""
-
-
-def usable_consumers(layout: FolderLayout, model: Any) -> list[str]:
-    """Return the libraries that load the folder of a model in a layout."""
-    return [name for name in layout.consumers if refusal(name, model) is None]
 
 
 def _write(copy: Path, data: bytes) -> bool:

@@ -1,4 +1,7 @@
-"""The libraries that load the folder of a model: which models, and by which line."""
+"""The libraries that load the folder of a model: which kinds of models they load.
+
+Which types of a kind a library knows differs by its version, and it says so itself.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +12,29 @@ from qtool.core.argument_names import argument
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
-from qtool.frontends.huggingface.library_models import (
-    GENAI_DECODERS,
-    JS_TYPES,
-    genai_type,
-    optimum_cache,
-)
 
 FEATURES, CLASSES, TEXT = "feature-extraction", "text-classification", "text-generation"
-WRITING, SPEECH = "text2text-generation", "automatic-speech-recognition"
-
-_TASKS: Mapping[str, tuple[str, str]] = {
-    "ForCausalLM": (TEXT, "ORTModelForCausalLM"),
-    "LMHeadModel": (TEXT, "ORTModelForCausalLM"),
-    "ForSequenceClassification": (CLASSES, "ORTModelForSequenceClassification"),
-    "ForTokenClassification": ("token-classification", "ORTModelForTokenClassification"),
-    "ForQuestionAnswering": ("question-answering", "ORTModelForQuestionAnswering"),
-    "ForMaskedLM": ("fill-mask", "ORTModelForMaskedLM"),
-    "ForMultipleChoice": ("multiple-choice", "ORTModelForMultipleChoice"),
-    "ForImageClassification": ("image-classification", "ORTModelForImageClassification"),
-    "ForSemanticSegmentation": ("image-segmentation", "ORTModelForSemanticSegmentation"),
-    "ForObjectDetection": ("object-detection", ""),
-    "ForAudioClassification": ("audio-classification", "ORTModelForAudioClassification"),
-    "ForCTC": (SPEECH, "ORTModelForCTC"),
-    "TextModelWithProjection": ("text-feature-extraction", ""),
-    "VisionModelWithProjection": ("image-feature-extraction", ""),
-    "TextModel": ("text-feature-extraction", ""),
-    "VisionModel": ("image-feature-extraction", ""),
-    "ForConditionalGeneration": (WRITING, "ORTModelForSeq2SeqLM"),
+_TASKS: Mapping[str, str] = {
+    "ForCausalLM": TEXT,
+    "LMHeadModel": TEXT,
+    "ForSequenceClassification": CLASSES,
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "ForMultipleChoice": "multiple-choice",
+    "ForImageClassification": "image-classification",
+    "ForSemanticSegmentation": "image-segmentation",
+    "ForObjectDetection": "object-detection",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+    "TextModelWithProjection": "text-feature-extraction",
+    "VisionModelWithProjection": "image-feature-extraction",
+    "TextModel": "text-feature-extraction",
+    "VisionModel": "image-feature-extraction",
+    "ForConditionalGeneration": "text2text-generation",
 }
-"""Ending of a class of transformers -> task of a pipeline, class of Optimum ("" for none)."""
-_JS_TOWERS = (
-    "CLIPTextModelWithProjection",
-    "CLIPVisionModelWithProjection",
-    "SiglipTextModel",
-    "SiglipVisionModel",
-)
-"""Towers that transformers.js loads by the name of their class, and not by a pipeline."""
-_FEATURES = FEATURES, "ORTModelForFeatureExtraction"
-_SPEECH = SPEECH, "ORTModelForSpeechSeq2Seq"
+"""Ending of a class of transformers -> task of a pipeline."""
+_NOT_OF_OPTIMUM = ("object-detection", "text-feature-extraction", "image-feature-extraction")
 _PART_TYPES = DecoderWithCache | EncoderPart | DecoderPart
 _PARTS = (
     "one part of an encoder-decoder model is no model to it; name the task with -with-past "
@@ -60,20 +47,6 @@ def _whole(model: Any) -> Any:
     return model.model if wrapped else model
 
 
-def _row(model: Any) -> tuple[str, str]:
-    """Return task and class of Optimum."""
-    whole = _whole(model)
-    name = type(whole).__name__
-    row = next((row for ending, row in _TASKS.items() if name.endswith(ending)), _FEATURES)
-    hears = getattr(whole, "main_input_name", "") in ("input_features", "input_values")
-    return _SPEECH if row[0] == WRITING and hears else row
-
-
-def pipeline_task(model: Any) -> str:
-    """Return the task of a pipeline for a model of transformers, such as "text-generation"."""
-    return _row(model)[0]
-
-
 def is_whisper(model: Any) -> bool:
     """Return whether a model is a part of Whisper, with the names that libraries know."""
     return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
@@ -84,7 +57,7 @@ def _reads_text(model: Any) -> bool:
 
 
 def refusal(consumer: str, model: Any) -> str | None:
-    """Return why a library does not load the folder of a model; None if it does.
+    """Return why a library does not load the folder of such a model; None if it may.
 
     Args:
         consumer: name of the library.
@@ -92,91 +65,16 @@ def refusal(consumer: str, model: Any) -> str | None:
     """
     if isinstance(model, EncoderPart | DecoderPart) and not isinstance(model, MergedPart):
         return _PARTS
-    task, ort_class = _row(model)
+    name = type(_whole(model)).__name__
+    task = next((each for ending, each in _TASKS.items() if name.endswith(ending)), FEATURES)
     cached = isinstance(model, DecoderWithCache)
     with_past = argument("--task", "text-generation-with-past")
     if consumer == GENAI and not (cached or is_whisper(model)):
         return f"it loads Whisper and language models with a KV cache: {with_past}"
     if consumer == JS and task == TEXT and not cached:
         return f"it loads language models with a KV cache: {with_past}"
-    if consumer == OPTIMUM and not ort_class:
+    if consumer == OPTIMUM and task in _NOT_OF_OPTIMUM:
         return f"it has no class for {task}"
     if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
         return f"it loads text encoders and classifiers, not models for {task}"
-    if consumer == JS and type(model).__name__ in _JS_TOWERS:
-        return None
-    kind = str(_whole(model).config.model_type)
-    types = _types(consumer, task)
-    known = genai_type(kind) if consumer == GENAI else kind
-    if types is not None and known not in types:
-        return f"it knows no models of the type {kind} for {task}"
-    return _cache_refusal(consumer, model) if cached else None
-
-
-def _types(consumer: str, task: str) -> frozenset[str] | None:
-    """Return the types of models that a library loads for a task; None: any."""
-    if consumer == GENAI:
-        return GENAI_DECODERS if task == TEXT else None
-    if consumer == JS and task in (FEATURES, *JS_TYPES):
-        return JS_TYPES.get(task)
-    return frozenset() if consumer == JS else None
-
-
-def _cache_refusal(consumer: str, model: DecoderWithCache) -> str | None:
-    """Return why a library makes another KV cache than the file of a decoder takes; None if not."""
-    if consumer != OPTIMUM:
-        return None
-    theirs, own = optimum_cache(model.config), model.cache_size()
-    if theirs == own:
-        return None
-    return (
-        f"it makes a KV cache of {theirs[0]} heads of {theirs[1]} features for the type "
-        f"{model.config.model_type}, the model has {own[0]} of {own[1]}"
-    )
-
-
-def loading_lines(
-    consumer: str,
-    model: Any,
-    file: str,
-    pooling: str = "",
-) -> list[str]:
-    """Return the code that loads the folder with a library.
-
-    Args:
-        consumer: name of the library.
-        model: as it was loaded.
-        file: path of the ONNX file in the folder.
-        pooling: options with which transformers.js makes a vector of a text; "" for none.
-    """
-    task, ort_class = _row(model)
-    uncached = task == TEXT and not isinstance(model, DecoderWithCache)
-    named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
-    sentences = "SentenceTransformer" if task == FEATURES else "CrossEncoder"
-    lines = {
-        GENAI: ["import onnxruntime_genai", "", "model = onnxruntime_genai.Model(folder)"],
-        OPTIMUM: [
-            f"from optimum.onnxruntime import {ort_class}",
-            "",
-            f"model = {ort_class}.from_pretrained(folder{', use_cache=False' if uncached else ''})",
-        ],
-        JS: [
-            'import { pipeline } from "@huggingface/transformers";',
-            "",
-            f'const model = await pipeline("{task}", folder);',
-            *([f"const vectors = await model(texts, {pooling});"] if pooling else []),
-        ],
-        SENTENCES: [
-            f"from sentence_transformers import {sentences}",
-            "",
-            f'model = {sentences}(folder, backend="onnx"{named})',
-        ],
-    }
-    tower = type(model).__name__
-    if consumer == JS and tower in _JS_TOWERS:
-        return [
-            f'import {{ {tower} }} from "@huggingface/transformers";',
-            "",
-            f"const model = await {tower}.from_pretrained(folder);",
-        ]
-    return lines[consumer]
+    return None

@@ -26,9 +26,11 @@ from qtool.core.atomic import write_atomic
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.library_models import genai_type
 
 CONFIG = "genai_config.json"
+_DENSE = {"mixtral": "mistral", "qwen2_moe": "qwen2", "qwen3_moe": "qwen3"}
+"""Type of a mixture of experts -> the type with equal inputs and outputs; onnxruntime-genai, which
+reads nothing else of a type of decoder, knows that one alone."""
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -69,7 +71,7 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
     }
     return {
         "model": {
-            "type": genai_type(config.model_type),
+            "type": _DENSE.get(config.model_type, config.model_type),
             **{key: value for key, value in ends.items() if value is not None},
             "context_length": length,
             "vocab_size": int(config.vocab_size),

@@ -41,7 +41,7 @@ from qtool.frontends.huggingface.model_folder import (
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import WeightFiles, check_layers, model_name
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
-from qtool.frontends.optional_packages import require, torchvision_mismatch
+from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
 TRIAL_TOKENS = 64  # rows of the head in a trial; all of them would need its memory
@@ -97,7 +97,7 @@ def load_without_weights(
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        why = torchvision_mismatch(error) or first_line(error)
+        why = first_line(error.__cause__ or error)
         raise CaptureError(f"{path} cannot be loaded: {why}") from error
     expand_meta_parameters(model)
     if isinstance(model, DecoderWithCache):

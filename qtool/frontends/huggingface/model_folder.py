@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from qtool.core import plugins
-from qtool.core.downloads import check_download, hub_id, is_cut_off, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download, hub_id
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.log import log_note
@@ -29,7 +29,7 @@ from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices, check_layers
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
-from qtool.frontends.optional_packages import require, torchvision_mismatch
+from qtool.frontends.optional_packages import require
 from qtool.frontends.own_models import BOTH_PARTS
 from qtool.frontends.torch.exported_program import first_line
 
@@ -139,9 +139,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        why = torchvision_mismatch(error) or first_line(error)
-        cut = next(filter(is_cut_off, sorted(path.glob("*.safetensors"))), path)
-        raise unreadable(cut, f"{cut} cannot be loaded: {why}", CaptureError) from error
+        why = first_line(error.__cause__ or error)
+        raise CaptureError(f"{path} cannot be loaded: {why}", DOWNLOAD) from error
     return model
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import safetensors
 import torch
 
-from qtool.core.downloads import DOWNLOAD, check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
@@ -159,7 +159,7 @@ def _open(file: Path) -> Any:
         return safetensors.safe_open(file, "pt")
     except (OSError, safetensors.SafetensorError) as error:
         message = f"{file} is damaged ({first_line(error)})"
-        raise unreadable(file, message, CaptureError, DOWNLOAD) from error
+        raise CaptureError(message, DOWNLOAD) from error
 
 
 # Weights of experts that files store one by one, and models of transformers stack.

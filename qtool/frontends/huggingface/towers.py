@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qtool.core.errors import CaptureError
-from qtool.core.remedies import Argument, Omission
-from qtool.core.user_code import attribute
+from qtool.core.remedies import Omission
 
 TOWERS = {"text-feature-extraction": "Text", "image-feature-extraction": "Vision"}
 """Task -> part of the name of a class of transformers."""
@@ -48,17 +47,3 @@ def tower_of(model: Any, config: Any) -> str:
     kind = type(model).__name__.removesuffix("WithProjection")
     starts = {f"{whole.removesuffix('Model')}{part}Model": part.lower() for part in TOWERS.values()}
     return starts.get(kind, "")
-
-
-def tower_remedies(model: Any, inputs: set[str]) -> list[Argument]:
-    """Return the task of the tower that takes some inputs, for a model of two towers.
-
-    Args:
-        model: the whole model.
-        inputs: names of the inputs that there are.
-    """
-    if any(attribute(model, f"get_{kind}_features") is None for kind in ("text", "image")):
-        return []
-    text = "it takes texts and images at once; choose the tower of these alone with {}"
-    tasks = [t for t, part in TOWERS.items() if (part == "Text") == ("input_ids" in inputs)]
-    return [Argument("--task", task, text) for task in tasks]

@@ -26,7 +26,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.data.noise_inputs import Noise
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
@@ -131,7 +131,7 @@ def _message(file: Path, whole: bool) -> onnx.ModelProto:
         raise CaptureError(error.problem, *error.remedies) from error
     except Exception as error:
         why = f"not a readable ONNX file ({first_line(error)})"
-        raise unreadable(file, why, CaptureError, suffix=".onnx") from error
+        raise CaptureError(why, DOWNLOAD) from error
     return model
 
 

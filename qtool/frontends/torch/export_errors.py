@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from sysconfig import get_path
 from traceback import FrameSummary, extract_tb
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,10 +20,8 @@ from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS
 from qtool.core.user_code import user_place
-from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.example_inputs import DOES_NOT_RUN, FixedSizeError
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PYTHON = str(get_path("stdlib")) + os.sep
@@ -35,77 +32,53 @@ _CALL = r"\b(?:float|int|round)\([^()]*(?:\([^()]*\))*[^()]*\)"
 _NUMBER = re.compile(rf"{_CALL}|\.item\(\)|\.tolist\(\)")
 _BRANCH = re.compile(r"(?:if|elif|while|for|assert|return .* if)\b")
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
-Explanation = tuple[str, tuple[Remedy, ...]]
-_EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
+_EXPLANATIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
+        "EncoderDecoderCache|DynamicCache|StaticCache|cache_utils",
+        "the model takes or returns a KV cache",
         (
-            "the model takes or returns a KV cache",
-            (
-                ModelEdit("call it with use_cache=False"),
-                ModelEdit("wrap it in an nn.Module that takes and returns the cache as tensors"),
-                ModelEdit(
-                    "register the class with transformers.integrations.executorch."
-                    "register_dynamic_cache_export_support()"
-                ),
-            ),
+            "call it with use_cache=False",
+            "wrap it in an nn.Module that takes and returns the cache as tensors",
+            "register the class: transformers.integrations.executorch has a function for it",
         ),
     ),
     (
-        re.compile(r"Found <class '[^']+'> in output, which is not a known type"),
+        r"Found <class '[^']+'> in output, which is not a known type",
+        "the model returns an object of a class that torch.export does not know",
         (
-            "the model returns an object of a class that torch.export does not know",
-            (
-                ModelEdit("return a tensor, or a tuple or dict of tensors"),
-                ModelEdit("register the class with torch.export.register_dataclass"),
-            ),
+            "return a tensor, or a tuple or dict of tensors",
+            "register the class with torch.export.register_dataclass",
         ),
     ),
     (
-        re.compile("LazyModule|uninitialized parameter"),
-        (
-            "the model has lazy layers, whose weights have no sizes yet",
-            (ModelEdit("call it with a batch first, then load its weights"),),
-        ),
+        "LazyModule|uninitialized parameter",
+        "the model has lazy layers, whose weights have no sizes yet",
+        ("call it with a batch first, then load its weights",),
     ),
     (
-        re.compile("found a fake tensor in the exported program constant's list"),
-        (
-            "the model uses a tensor that tracing does not see (.data, or one of an earlier call)",
-            (ModelEdit("use .detach(), and store no tensors between calls"),),
-        ),
+        "found a fake tensor in the exported program constant's list",
+        "the model uses a tensor that tracing does not see (.data, or one of an earlier call)",
+        ("use .detach(), and store no tensors between calls",),
     ),
     (
-        re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
-        (
-            "pack_padded_sequence computes sizes from data",
-            (
-                ModelEdit(
-                    "give the padded tensor to the layer, and a mask to the layers that read its "
-                    "result"
-                ),
-            ),
-        ),
+        r"pack_padded|zeros\(\): argument 'size' failed to unpack",
+        "pack_padded_sequence computes sizes from data",
+        ("give the padded tensor to the layer, and a mask to the layers that read its result",),
     ),
     (
-        re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
-        (
-            "a detector selects boxes by their scores",
-            (
-                ModelEdit(
-                    "quantize its backbone and heads, and keep the selection (NMS) outside of the "
-                    "model"
-                ),
-            ),
-        ),
+        "batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes",
+        "a detector selects boxes by their scores",
+        ("quantize its backbone and heads, and keep the selection (NMS) outside of the model",),
     ),
 )
-"""Errors of torch.export -> what is wrong, and what to do about it."""
+"""Pattern of an error of torch.export -> what is wrong, and what to change in the model."""
 
 
 _FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
 _HALF = re.compile(r"\b(Half|BFloat16)\b")
-TOKENIZER = DataEdit("use the model's own tokenizer")
+INDICES = DataEdit(
+    "give indices (token ids, categories) and lengths that the tables of the model have"
+)
 
 
 def explain_export_error(
@@ -129,8 +102,9 @@ def explain_export_error(
     if not where:
         where, file = _raised_at(error)
     edits = partial(_edits, library_of(file))
-    if known := next((e for pattern, e in _EXPLANATIONS if pattern.search(text)), None):
-        return CaptureError(f"{known[0]}{f' ({where[4:]})' if where else ''}", *known[1])
+    if known := next((row for row in _EXPLANATIONS if re.search(row[0], text)), None):
+        place = f" ({where[4:]})" if where else ""
+        return CaptureError(f"{known[1]}{place}", *map(ModelEdit, known[2]))
     if "data-dependent" in text and (number := _number_in(lines)) is not None:
         return CaptureError(
             f"the model makes a Python number of a tensor ({number}){where}, which a graph cannot",
@@ -190,15 +164,10 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
             DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
     what = f"{DOES_NOT_RUN} ({inputs or 'no tensors'})"
-    beyond = index_error(model, example, what, problem)
-    if beyond is not None and problem.startswith("IndexError"):
-        return beyond  # before shapes that happen to have smaller positions
-    if (edit := input_remedy(model, example)) is not None:
-        return CaptureError(what, edit)
-    if beyond is not None:
-        return beyond
-    if towers := tower_remedies(model, set(example.kwargs)):
-        return CaptureError(f"{what}: {problem}", *towers)
+    if problem.startswith(
+        "IndexError: index out of range"
+    ):  # before shapes that happen to have smaller positions
+        return CaptureError(f"{what}: {problem}", INDICES)
     if len(example.tensors()) == 1 and example.tensors()[0][1].dim() == 1:
         return CaptureError(f"{what}: {problem}", AS_LABELS)
     return CaptureError(f"{what}: {problem}", *_code_edits(model, problem))
@@ -213,7 +182,8 @@ def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
         return [ModelEdit("call model.float() first")]
     if types == {torch.float32} and _HALF.search(problem):  # a copy in float32 is quantized
         return [ModelEdit("compute in the type of the weights, x.to(self.weight.dtype)")]
-    return []
+    trained = DataEdit("give batches of the types and shapes that the model was trained on")
+    return [trained] if "Error" in problem.partition(":")[0] else []
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
@@ -255,73 +225,4 @@ def eager_problem(model: nn.Module, example: Batch) -> str | None:
         return describe(error)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         return f"{type(error).__name__}: {first_line(error)}{user_place(error)}"
-    return None
-
-
-# Explains an index beyond the table that an embedding selects from.
-
-
-def index_error(model: nn.Module, example: Batch, what: str, problem: str) -> CaptureError | None:
-    """Return the error of a batch with an index that no table of the model has; None for another
-    problem.
-
-    Args:
-        model: the module.
-        example: the batch.
-        what: begin of the message.
-        problem: the model's own error.
-    """
-    if "argument #1 'indices' to have one of the following scalar types" in problem:
-        return CaptureError(
-            f"{what}: the model selects rows of a table by their numbers, and these have fractions",
-            DataEdit("give whole numbers, such as those of tokens or categories"),
-        )
-    if not problem.startswith("IndexError: index out of range"):
-        return None
-    table = _table(model, example)
-    if table is None:
-        beyond = "an index, such as a token id, is beyond the table it selects from"
-        return CaptureError(f"{what}: {problem}: {beyond}", TOKENIZER)
-    name, rows, chosen = table
-    index = int(chosen.min()) if chosen.min() < 0 else int(chosen.max())
-    where = next((n for n, t in example.tensors() if torch.equal(t, chosen)), None)
-    has = f"module '{name}' has the rows 0 to {rows - 1}"
-    first = chosen.reshape(-1, chosen.shape[-1])[0]
-    if where is None and torch.equal(first, torch.arange(len(first))):
-        return CaptureError(
-            f"{what}: {has}, and the model selects row {index} by a position",
-            DataEdit(f"give samples of at most {rows} steps"),
-        )
-    message = f"{what}: {where or 'the batch'} holds {index}, and {has}"
-    if chosen.dim() > 1:
-        return CaptureError(message, TOKENIZER)
-    return CaptureError(
-        message, DataEdit(f"number the categories from 0 to {rows - 1}, as in training")
-    )
-
-
-def _table(model: nn.Module, example: Batch) -> tuple[str, int, torch.Tensor] | None:
-    """Return the name and the rows of the first embedding that has no row of an index, and its
-    indices; None without."""
-    seen: list[tuple[str, int, torch.Tensor]] = []
-
-    def hook(name: str) -> Callable[..., None]:
-        def check(module: Any, args: Any) -> None:
-            indices = args[0]
-            if indices.min() < 0 or indices.max() >= module.num_embeddings:
-                seen.append((name, module.num_embeddings, indices))
-
-        return check
-
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    tables = [(name, m) for name, m in model.named_modules() if isinstance(m, kinds)]
-    handles = [module.register_forward_pre_hook(hook(name)) for name, module in tables]
-    try:
-        with torch.no_grad():
-            model(*example.args, **example.kwargs)
-    except (Exception, SystemExit):  # noqa: BLE001  # the user's code may raise anything
-        return next(iter(seen), None)
-    finally:
-        for handle in handles:
-            handle.remove()
     return None

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from qtool.core import graph as G
 from qtool.core.argument_names import python_only
 from qtool.core.data.named_tensors import key_text, leaf_paths
-from qtool.core.downloads import check_archive, check_download, unreadable
+from qtool.core.downloads import DOWNLOAD, check_archive, check_download
 from qtool.core.errors import CaptureError, missing
 from qtool.core.ops import Role, row_of
 from qtool.core.paths import is_file
@@ -56,7 +56,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     except Exception as error:
         why, write = first_line(error), OtherFile("write it with torch.export.save(program, path)")
         message = f"{path} is not a readable .pt2 file ({why})"
-        raise unreadable(path, message, CaptureError, write) from error
+        raise CaptureError(message, write, DOWNLOAD) from error
 
 
 @contextmanager

@@ -7,13 +7,9 @@ import pytest
 
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
-    js_pooling,
-    write_card,
     write_companions,
 )
-from qtool.frontends.huggingface.consumers import loading_lines
-from qtool.frontends.huggingface.folder_layout import JS, LAYOUTS
-from qtool.frontends.huggingface.model_card import CARD, MARK
+from qtool.frontends.huggingface.folder_layout import LAYOUTS
 from tests.named_cases import cases
 
 library = pytest.importorskip("transformers")
@@ -53,37 +49,6 @@ def test_configuration_for_transformers_js(folder: Path, tmp_path: Path) -> None
         config = json.loads((out / "config.json").read_text())
         assert config == {"model_type": "bert", "transformers.js_config": {"dtype": dtype}}
     assert (out / "1_Pooling" / "config.json").read_text() == "{}"
-
-
-POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
-
-
-@cases(
-    "modules, mode, options",
-    ([POOLING, NORMALIZE], "mean_tokens", '{ pooling: "mean", normalize: true }'),
-    ([POOLING], "cls_token", '{ pooling: "cls" }'),
-    ([POOLING], "max_tokens", ""),
-    ("damaged", "mean_tokens", '{ pooling: "mean" }'),
-)
-def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, options: str) -> None:
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
-    (folder / "modules.json").write_text(json.dumps(modules))
-    assert js_pooling(folder) == options
-    model = library.BertModel(library.BertConfig(num_hidden_layers=0, vocab_size=9))
-    lines = loading_lines(JS, model, "m.onnx", options)
-    assert bool(options) == (f"const vectors = await model(texts, {options});" in lines)
-
-
-def test_a_card_of_somebody_else_stays(tmp_path: Path) -> None:
-    assert write_card(tmp_path, f"{MARK} one") == []
-    assert write_card(tmp_path, f"{MARK} two") == []
-    card = tmp_path / CARD
-    assert card.read_text() == f"{MARK} two"
-    card.write_text("mine")
-    assert write_card(tmp_path, f"{MARK} three") == [card]
-    assert card.read_text() == "mine"
 
 
 @cases(

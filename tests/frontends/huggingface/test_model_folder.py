@@ -267,7 +267,7 @@ def test_a_hub_id_is_read_from_the_local_cache(
     assert isinstance(expected, nn.Module)
     weights = expected.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-    with pytest.raises(CaptureError, match=r"no such model: 'acme/no'.*`hf download acme/no`"):
+    with pytest.raises(CaptureError, match=r"'acme/no' is no model of.*`hf download` gets one"):
         load_model("acme/no")
 
 
@@ -281,6 +281,3 @@ def test_a_command_takes_a_hub_id(
     result = CliRunner().invoke(main, line.split())
     assert result.exit_code == 0, result.output
     assert "acme/tiny is read from the Hugging Face cache, revision f00" in result.output
-    card = (out / "README.md").read_text()
-    assert "# acme/tiny, quantized" in card
-    assert "base_model: acme/tiny\nbase_model_relation: quantized\n" in card

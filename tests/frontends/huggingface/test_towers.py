@@ -1,6 +1,5 @@
 """CLIP and SigLIP as two models: the embeddings of each tower are those of the whole model."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.core.remedies import Argument, Omission
+from qtool.core.remedies import Omission
 
 pytestmark = pytest.mark.matrix  # four conversions of a folder
 
@@ -48,16 +47,6 @@ def test_a_tower_has_the_embeddings_of_the_whole(folder: Path) -> None:
         torch.testing.assert_close(own, scores[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "x"), [("input_ids", IDS), ("pixel_values", PIXELS)])
-def test_one_kind_of_data_names_its_tower(folder: Path, name: str, x: torch.Tensor) -> None:
-    with pytest.raises(qtool.CaptureError, match="it takes texts and images at once") as caught:
-        qtool.capture_model(qtool.load_model(folder), {name: x})
-    (remedy,) = caught.value.remedies
-    assert isinstance(remedy, Argument)
-    tower = qtool.load_model(folder, task=str(remedy.value))
-    assert qtool.capture_model(tower, {name: x})
-
-
 def test_a_model_without_towers(tmp_path: Path) -> None:
     config = transformers.BertConfig(**SIZES, vocab_size=40)
     transformers.BertModel(config).save_pretrained(tmp_path)
@@ -75,6 +64,3 @@ def test_both_towers_in_one_folder(folder: Path, tmp_path: Path) -> None:
         qtool.quantize_to_file(folder, [batch], out, how, quick, task=task)
     names = {path.name for path in (out / "onnx").iterdir()}
     assert names == {"text_model_quantized.onnx", "vision_model_quantized.onnx"}
-    card = (out / "README.md").read_text()
-    assert all(f"## {name}" in card for name in names)
-    assert re.search(r"await \w+VisionModel(WithProjection)?\.from_pretrained\(folder\)", card)

@@ -22,32 +22,26 @@ from tests.passes.differential import Function
 
 S, T = sympy.symbols("s0 s1", integer=True, positive=True)
 CASES = {
-    "blocks": (sympy.Ne(1 + FloorDiv(S - 1, 32), 1), "is 33 or more"),
-    "multiples": (sympy.Eq(Mod(S, 2), 0), "is a multiple of 2"),
-    "rounded": (sympy.Eq(640 * FloorDiv(S, 640), S), "is a multiple of 640"),
-    "no multiples": (sympy.Ne(Mod(S, 32), 0), "is no multiple of 32"),
-    "remainder": (sympy.Eq(Mod(S, 3), 1), "is 3n + 1 for a whole n"),
-    "one": (sympy.Eq(S, 8), "is 8"),
-    "all but one": (sympy.Ne(S, 7), "is not 7"),
-    "at most": (S <= 100, "is 100 or less"),
-    "both ends": (sympy.Or(S < 4, S > 9), "is 3 or less or 10 or more"),
-    "near the example": (sympy.Eq(FloorDiv(S, 4), 160), "is 640 to 643"),
+    "blocks": (sympy.Eq(FloorDiv(S, 32), 20), "(time // 32) == 20"),
+    "multiples": (sympy.Eq(Mod(S, 2), 0), "(time % 2) == 0"),
+    "one": (sympy.Eq(S, 8), "time == 8"),
+    "at most": (S <= 100, "time <= 100"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_condition_on_one_size(name: str) -> None:
-    condition, words = CASES[name]
+    condition, formula = CASES[name]
     graph = qtool.capture_model(Function(lambda x: x + 1).eval(), torch.zeros(2, 640)).graph
     graph.dims = {"s0": "time", "s1": "batch"}
     graph.inputs = (type(graph.inputs[0])("x", "float32", ("batch", "time")),)
     place = "dimension 1 (time) of input 'x'"
-    start = f"the file is correct only where {place} {words}: "
+    start = f"the file is correct only where {formula} ({place}): "
     assert condition_sentence(condition, graph).startswith(start)
     both = condition_sentence(sympy.Eq(S, 2 * T), graph)
     assert f"time == (2*batch) ({place}, dimension 0 (batch) of input 'x')" in both
     each = condition_sentence(sympy.And(condition, sympy.Ne(T, 3)), graph)
-    assert each.startswith(f"{start[:-2]} and dimension 0 (batch) of input 'x' is not 3: ")
+    assert each.startswith(f"{start[:-2]} and batch != 3 (dimension 0 (batch) of input 'x'): ")
 
 
 SIZES = [
@@ -123,13 +117,16 @@ def _wide(x: Tensor) -> int:
 
 
 FIXED: dict[str, tuple[Make, str]] = {
-    "half": (lambda x: x[:, int(_wide(x) / 2) :], "8 to 9"),
-    "scaled": (lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))), "8 to 9"),
-    "a loop": (lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1), "8 to 11"),
+    "half": (lambda x: x[:, int(_wide(x) / 2) :], "trunc"),
+    "scaled": (lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))), "trunc"),
+    "a loop": (
+        lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1),
+        "// 4",
+    ),
 }
 DECIDED: dict[str, tuple[Make, str]] = {
-    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "a multiple of 2"),
-    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "6 or more"),
+    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "time % 2"),
+    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "time > 5"),
 }
 FREE: dict[str, Make] = {
     "half": lambda x: x[:, _wide(x) // 2 :],
@@ -148,8 +145,8 @@ def test_a_size_that_decides_alone_is_fixed(name: str, caplog: pytest.LogCapture
     assert graph.inputs[0].shape == ("batch", 8, 12)
     (sentence,) = graph.size_conditions
     assert sentence.startswith("dimension 1 (time) of input 'x' is fixed to 8: at time 4 ")
-    where = f"dimension 1 (time) of input 'x' is {condition}"
-    assert f"it is correct only where {where}: the model branches on that" in sentence
+    assert condition in sentence
+    assert "(dimension 1 (time) of input 'x'): the model branches on that" in sentence
     assert f"warning: {sentence}" in caplog.messages
 
 
@@ -158,8 +155,8 @@ def test_what_is_decided_is_said(name: str) -> None:
     function, condition = DECIDED[name]
     graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
     (note,) = graph.size_conditions
-    where = f"dimension 1 (time) of input 'x' is {condition}"
-    assert note.startswith(f"the file is correct only where {where}: ")
+    assert note.startswith("the file is correct only where ")
+    assert condition in note
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -177,4 +174,4 @@ def test_it_is_a_note_of_the_model() -> None:
     )
     swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
     made = qtool.quantize(swapped, [x.transpose(0, 1)], accuracy="fast")
-    assert any("(batch) of input 'x' is a multiple of 2:" in n for n in made.notes)
+    assert any("(batch % 2) == 0 (dimension 0 (batch) of input 'x')" in n for n in made.notes)
