@@ -16,6 +16,7 @@ from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_warnings import DataWarnings, normalised_inputs
 from qtool.calibration.merge import check_ranks, merge_ranks
+from qtool.calibration.range_convergence import RangeConvergence
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
@@ -212,14 +213,16 @@ def collect_statistics(
         own = Calibration(*head, 0, specs, statistics, run.kept)
         if keep:
             own = replace(own, estimate_statistics=estimate_statistics)
-        ranks, samples = current(), 0
+        ranks, convergence, samples = current(), RangeConvergence(), 0
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
         for index, (bound, moved) in enumerate(prefetch(bound_batches, graph.device)):
             ranks.check()
             samples += bound.size
             run.observe(index, bound, moved)
+            convergence.record(samples, own)
     own = replace(own, samples=samples, data=run.digest.text())
+    own = replace(own, notes=convergence.notes(samples, own))
     calibration = merge_ranks(ranks, own, run.first if results is None else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))

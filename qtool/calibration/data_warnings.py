@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -19,6 +20,11 @@ FEW_SAMPLES = 32
 
 _UNNORMALISED = 64.0  # normalised images reach 5, those of 0..255 nearly always exceed this
 _CHANNELS = (1, 3, 4)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_ROUNDED_OFF = 0.95
+"""Share of zeros among integers of -1 to 1 from which an image counts as one of floats that were
+rounded to zero. Real bytes have larger values; masks and one-hot values are no images of an input
+alone, or have more ones."""
 _FAR = 20.0  # times the reach of the median sample
 _RARE = 0.02  # share of the samples
 _FEWEST_FOR_EXTREMES, _NAMED_SAMPLES = 16, 3
@@ -110,6 +116,7 @@ class DataWarnings:
         self._bounds: dict[str, tuple[float, float]] = {}
         self._reach: dict[str, list[float]] = {}  # of every sample, the largest absolute value
         self._origins: dict[str, list[tuple[int, int]]] = {}
+        self._zeros: dict[str, tuple[float, int]] = {}  # of images of integers: zeros, elements
         self._first: dict[str, torch.Tensor] = {}
         self._are_equal, self._samples = True, 0  # those so far, of this process
         self._batches = 0
@@ -127,8 +134,19 @@ class DataWarnings:
                 self._reach.setdefault(each.name, []).extend(reach)
                 origins = ((self._batches, row) for row in range(len(reach)))
                 self._origins.setdefault(each.name, []).extend(origins)
+            elif is_image(each) and tensor.dtype in _INTEGERS and tensor.numel():
+                self._count_zeros(each.name, tensor)
         self._samples += len(tensors[0]) if tensors and tensors[0].dim() else 1
         self._batches += 1
+
+    def _count_zeros(self, name: str, tensor: torch.Tensor) -> None:
+        """Count the zeros of an image; none for good if it has values other than -1 to 1."""
+        zeros, total = self._zeros.get(name, (0.0, 0))
+        signed = tensor.view(torch.int8) if tensor.dtype == torch.uint8 else tensor  # 255 was -1
+        black_and_white = signed is not tensor and not bool((tensor == 1).any())
+        small = bool(((signed >= -(not black_and_white)) & (signed <= 1)).all())
+        zeros += float((tensor == 0).sum()) if small else -math.inf
+        self._zeros[name] = zeros, total + tensor.numel()
 
     def _compare(self, name: str, tensor: torch.Tensor) -> None:
         """Note whether the samples of an input are equal to its first one."""
@@ -147,6 +165,7 @@ class DataWarnings:
             _few(samples),
             self._constant() or self._repeated(),
             *(self._unnormalised(each) for each in self._inputs),
+            self._rounded_off(),
             *(self._extreme(each.name) for each in self._inputs),
         )
         return tuple(filter(None, warnings))
@@ -181,6 +200,21 @@ class DataWarnings:
                 "images divided by 255 and normalised: check the preprocessing"
             )
         return None
+
+    def _rounded_off(self) -> str | None:
+        """Return a warning if the only image of the inputs was one of floats of 0 to 1, or -1 to 1,
+        whose fractions are lost."""
+        images = [each.name for each in self._inputs if is_image(each)]
+        if len(images) != 1 or images[0] not in self._zeros:
+            return None
+        zeros, total = self._zeros[images[0]]
+        if zeros < _ROUNDED_OFF * total:
+            return None
+        return (
+            f"{zeros / total:.1%} of the values of input '{images[0]}' are 0 in the calibration "
+            "data, and the others 1 or -1: if these were images of 0 to 1, their fractions are "
+            "lost; give integers of the whole range, such as 0 to 255"
+        )
 
     def _extreme(self, name: str) -> str | None:
         """Return a warning on a few samples far beyond all others, which alone decide ranges."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from qtool.calibration.calibration import Calibration
+from qtool.calibration.range_convergence import RangeConvergence
 from qtool.core.errors import CalibrationError
 from qtool.core.remedies import Argument, Setup
 from qtool.distributed import Ranks
@@ -57,8 +58,18 @@ def merge_ranks(ranks: Ranks, own: Calibration, first: str | None) -> Calibratio
     """
     if not ranks.is_distributed:
         return own
+    convergence = RangeConvergence()
     notes = () if first is None else _shard_notes(ranks.all_gather(first))
-    merged = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, Calibration.merge)
+    convergence.record(own.samples, own)
+
+    def add(one: Calibration, other: Calibration) -> Calibration:
+        both = one.merge(other)
+        convergence.record(both.samples, both)
+        return both
+
+    merged = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)
+    if merged is not None:  # only on the first rank
+        notes += convergence.notes(merged.samples, merged)
     whole = Calibration.from_bytes(ranks.broadcast(None if merged is None else merged.to_bytes()))
     notes = json.loads(ranks.broadcast(json.dumps(notes).encode()))
     return replace(whole, notes=tuple(notes))

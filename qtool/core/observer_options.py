@@ -59,7 +59,7 @@ OPTIONS: dict[str, Mapping[str, Option]] = {
     "minmax": {},
     "moving_average": {"momentum": _MOMENTUM},
     "percentile": {"p": Option(99.999, 50, 100), "bins": _BINS},
-    **{name: {"bins": _BINS} for name in ("mse", "entropy")},
+    **{name: {"bins": _BINS} for name in ("mse", "entropy", "gaussian", "laplace")},
 }
 """Observer -> its options; the first is the main one: `name:value` sets it."""
 

@@ -45,7 +45,7 @@ MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflit
 NATIVE = "onnxruntime"
 RUNTIMES = (NATIVE, "node")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
-OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy")
+OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 DEFAULT_OBSERVER = "percentile"
 IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")

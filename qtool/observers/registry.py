@@ -108,6 +108,18 @@ for _row in (
         _without_options(_on_use("entropy:entropy")),
         OPTIONS["entropy"],
     ),
+    Observer(
+        "gaussian",
+        Histogram,
+        _without_options(_on_use("gaussian_laplace:gaussian")),
+        OPTIONS["gaussian"],
+    ),
+    Observer(
+        "laplace",
+        Histogram,
+        _without_options(_on_use("gaussian_laplace:laplace")),
+        OPTIONS["laplace"],
+    ),
 ):
     register(_row)
 
