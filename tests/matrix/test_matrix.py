@@ -1,4 +1,4 @@
-"""Each command with each kind of model in each mode: it works, or a sentence names what to use."""
+"""Commands with kinds of models in modes: each pair works, or a sentence names what to use."""
 
 import re
 import warnings
