@@ -61,7 +61,7 @@ pytest: $(DEV_READY)
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
+matrix: $(DEV_READY) ## Walk each pair of a command, a kind of model and a mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m matrix tests/matrix
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix --ignore tests/matrix
 	@[ ! -s $(SKIPPED) ] || $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal @$(SKIPPED) || [ $$? = 5 ]  # 5: all skip

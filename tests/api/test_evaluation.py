@@ -24,6 +24,11 @@ def file(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def known(file):
+    return qtool.evaluate(file, captured(), DATA, np.zeros(32, np.int64), seconds=0)
+
+
 def module():
     torch.manual_seed(0)
     return Chain().eval()
@@ -49,14 +54,12 @@ def sqnr(result):
     return result.accuracy.models[1].sqnr_db
 
 
-def test_evaluate_whatever_the_model_is(file):
-    labels = np.zeros(32, np.int64)
-    known = qtool.evaluate(file, captured(), DATA, labels, seconds=0)
+def test_evaluate_whatever_the_model_is(file, known):
     program = torch.export.export(
         module(), (DATA[0],), dynamic_shapes=({0: torch.export.Dim.AUTO},)
     )
     for model in (module(), program):
-        found = qtool.evaluate(file, model, iter(DATA), labels, seconds=0)
+        found = qtool.evaluate(file, model, iter(DATA), np.zeros(32, np.int64), seconds=0)
         assert found.latency[0].batch == 1  # as quantize_to_file times
         own, other = (result.accuracy.models[1] for result in (found, known))
         assert (found.accuracy.samples, own.agreement) == (32, other.agreement)
@@ -82,15 +85,14 @@ def test_an_onnx_file_of_the_float_model_is_no_other_model(file, tmp_path):
     assert sqnr(qtool.evaluate(file, model, DATA, seconds=0)) > 20
 
 
-def test_evaluate_takes_batches_with_labels_and_by_name(file):
-    known = qtool.evaluate(file, captured(), DATA, seconds=0)
+def test_evaluate_takes_batches_with_labels_and_by_name(file, known):
     pairs = [(x, torch.zeros(len(x))) for x in DATA]
     named = [{"x": x} for x in DATA]
     for data in (pairs, named):
-        assert sqnr(qtool.evaluate(file, module(), data, seconds=0)) == sqnr(known)
+        assert sqnr(qtool.evaluate(file, captured(), data, seconds=0)) == sqnr(known)
 
 
-def test_inputs_outside_the_calibrated_range_are_named(file, tmp_path):
+def test_inputs_outside_the_calibrated_range_are_named(file, known, tmp_path):
     def warned(warnings):
         return [text for text in warnings if "outside the range that" in text]
 
@@ -101,7 +103,7 @@ def test_inputs_outside_the_calibrated_range_are_named(file, tmp_path):
     )
     report = qtool.report(file, far, tmp_path / "r", QUICK, model=captured())
     assert said in str(report)
-    assert not warned(qtool.evaluate(file, captured(), DATA, seconds=0).accuracy.warnings)
+    assert not warned(known.accuracy.warnings)
 
 
 # --- compare and report --------------------------------------------------------------------------
@@ -176,9 +178,9 @@ def apart(tmp_path, monkeypatch):
     return plain, tmp_path / "int8.onnx"
 
 
-def test_evaluate_and_bench_read_both_files(apart, file):
+def test_evaluate_and_bench_read_both_files(apart, known):
     plain, int8 = apart
-    found, known = (qtool.evaluate(f, captured(), DATA, seconds=0) for f in (int8, file))
+    found = qtool.evaluate(int8, captured(), DATA, seconds=0)
     assert sqnr(found) == sqnr(known)
     assert found.models[1].size_bytes == sum(f.stat().st_size for f in storage.model_files(int8))
     timed = qtool.bench([plain, int8], batch_sizes=(2,), seconds=0.01)

@@ -2,23 +2,26 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch import nn
 
-from qtool import QuantizedModel
+from qtool import Captured, QuantizedModel, Verification, capture_model
 from qtool.api.conversion import quantize
 from qtool.core.data import Batch
 from qtool.core.types import INT4
 from qtool.evaluation.restored_model import restore
 from qtool.planning.plan import Kind
-from tests.api.two_bits import needs_two_bits
+from tests.api.two_bits import HAS_TWO_BITS, needs_two_bits
+from tests.models.arms import Arms
 from tests.planning.targets.converted import captured, network, samples
 
+ROWS = torch.randn(16, 12, generator=torch.Generator().manual_seed(1))
 INT4_RULE = [{"select": "*", "weights": "int4"}]
 
 
@@ -93,27 +96,43 @@ ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 }
 
 
+class Alone(NamedTuple):
+    """A layer for each rule, in one file: all is in float between them."""
+
+    captured: Captured
+    model: QuantizedModel
+    path: Path
+    verification: Verification
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    torch.manual_seed(0)
+    rules = {n: rule for n, (rule, _) in ALONE.items() if "2 bits" not in n or HAS_TWO_BITS}
+    layers = {name.replace(" ", "_"): nn.Linear(12, 5) for name in rules}
+    captured = capture_model(Arms(layers).eval(), ROWS)
+    recipe = [{"select": name, **rule} for name, rule in zip(layers, rules.values(), strict=True)]
+    model = quantize(captured, [ROWS], recipe=recipe, accuracy="fast")
+    path = tmp_path_factory.mktemp("alone") / "model.onnx"
+    return Alone(captured, model, path, model.export(path))
+
+
 @pytest.mark.parametrize(
-    ("rule", "shape"),
-    [
-        pytest.param(*case, id=name, marks=[needs_two_bits] if name.startswith("2 bits") else [])
-        for name, case in ALONE.items()
-    ],
+    "name", [pytest.param(n, marks=[needs_two_bits] if "2 bits" in n else []) for n in ALONE]
 )
-def test_weights_of_a_linear_layer_alone(
-    rule: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    name, path = "residual_concat", tmp_path / "model.onnx"
-    recipe = [{"op": "linear", **rule}]
-    model = quantize(captured(name), [samples(name)], recipe=recipe, accuracy="fast")
-    found = model.export(path)
-    assert found.parity.as_written.worst < 2
-    assert codes(onnx.load(path))["head.weight.codes"].shape == shape
-    (row,) = (r for r in found.coverage.rows if r.name == "head")
+def test_weights_of_a_linear_layer_alone(name: str, alone: Alone) -> None:
+    (rule, shape), layer = ALONE[name], name.replace(" ", "_")
+    assert codes(onnx.load(alone.path))[f"{layer}.weight.codes"].shape == shape
+    (row,) = (r for r in alone.verification.coverage.rows if r.name == layer)
     assert row.kernel == ("DynamicQuantizeMatMul" if rule["as"] == "dynamic" else "MatMulNBits")
-    x = samples(name)[:4]
+
+
+def test_layers_alone_compute_what_the_simulation_does(alone: Alone) -> None:
+    assert alone.verification.parity.as_written.worst < 2
+    again = restore(alone.path, alone.captured, Batch((ROWS,)))(ROWS)
     with torch.no_grad():
-        assert torch.equal(restore(path, captured(name), Batch((x,)))(x), model(x))
+        for name, expected in alone.model(ROWS).items():
+            assert torch.equal(again[name], expected), name
 
 
 REFUSED = {

@@ -4,6 +4,7 @@ import pytest
 
 from qtool.backends.onnxruntime.session import VERSION
 
+HAS_TWO_BITS = VERSION >= (1, 31)
 needs_two_bits = pytest.mark.skipif(
-    VERSION < (1, 31), reason="2-bit weights are tested with ONNX Runtime 1.31"
+    not HAS_TWO_BITS, reason="2-bit weights are tested with ONNX Runtime 1.31"
 )

@@ -56,7 +56,7 @@ EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
 LONGER = {"report": REPORT, "evaluate": EVALUATE}
 ALL = os.environ.get("QTOOL_FAULTS") == "all"
-MOST = 10**6 if ALL else 6  # calls of one kind that are made to fail; in `make test` two
+MOST = 10**6 if ALL else 3  # calls of one kind that are made to fail; in `make test` two
 FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
 SHORT = (*FAULTS,) if ALL else ("text", "rename", "session", "forward", "metric")  # the same
 

@@ -65,7 +65,7 @@ def test_a_channel_of_zeros() -> None:
     assert same(codes_of(model, [IMAGES]), codes_of(other, [IMAGES]))
 
 
-@pytest.mark.parametrize("factor", [2.0, 2.0**-6, 2.0**20])
+@pytest.mark.parametrize("factor", [2.0**-6, 2.0**20])
 def test_a_factor_of_two_goes_through(factor: float) -> None:
     model, other = small(), small()
     for layer in (other.first, other.last):

@@ -13,7 +13,7 @@ from tests.fuzz.draws import draw_graph, draw_network
 from tests.fuzz.oracle import Verdict, judged
 
 FEW = settings(
-    max_examples=10,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate, Phase.shrink],

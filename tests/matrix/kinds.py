@@ -93,10 +93,22 @@ def _encoder(folder: Path) -> Kind:
 
 
 def _decoder(folder: Path, task: str = "text-generation") -> Kind:
-    model = str(EXAMPLES / "language_model" / "model")
-    data = str(EXAMPLES / "language_model" / "evaluation.txt")
-    short = ("--max-length", "12")
-    return Kind(model, data, ("--task", task), short, processor=("--processor", model))
+    model = folder / "llama"
+    save_llama(model)
+    own, data, short = str(model), str(model / "texts.txt"), ("--max-length", "12")
+    return Kind(own, data, ("--task", task), short, processor=("--processor", own))
+
+
+def save_llama(folder: Path) -> None:
+    """Write a folder of transformers with a decoder of one layer, and texts."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 64}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.LlamaConfig(vocab_size=save_tokenizer(folder), **sizes, **heads)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    (folder / "texts.txt").write_text("\n".join(TEXTS))
 
 
 def _decoder_with_cache(folder: Path) -> Kind:

@@ -1,8 +1,8 @@
-"""Each command with each kind of model in each mode: it works, or a sentence names what to use."""
+"""Commands with kinds of models in modes: each pair works, or a sentence names what to use."""
 
 import re
 import warnings
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from qtool.cli import main
 
-from tests.matrix.cells import BLOCKWISE, COMMANDS, MODES, MODES_OF, NO_FILE, arguments, refusal
+from tests.matrix.cells import BLOCKWISE, COMMANDS, MODES, NO_FILE, arguments, is_covered, refusal
 from tests.matrix.kinds import KINDS, Kind
 
 pytest.importorskip("transformers")
@@ -32,12 +32,13 @@ REMEDY = re.compile(r"qtool \w+|--[a-z]|\w+\(.*\)")
 
 
 class Workshop:
-    """Runs commands in a folder for each kind, and quantizes each kind once in each mode."""
+    """Runs commands in a folder for each kind, whose files are made once in each mode."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.kind = cache(self._make_kind)
-        self.quantized = cache(self._quantize)
+        self.quantized = cache(partial(self._run, "quantize"))
+        self.calibrated = cache(partial(self._run, "calibrate"))
 
     def _make_kind(self, name: str) -> Kind:
         self.of(name).mkdir()
@@ -46,17 +47,16 @@ class Workshop:
     def of(self, name: str) -> Path:
         return self.folder / name
 
-    def _quantize(self, name: str, mode: str) -> Result:
-        return self._run("quantize", name, mode)
-
     def run(self, command: str, name: str, mode: str) -> Result:
         if command in NO_FILE or command == "quantize":
             result = self.quantized(name, mode)
             if command == "quantize" or result.exit_code:
                 return result
+        if command == "calibrate":
+            return self.calibrated(name, mode)
         if command == "convert":
             for needed in {mode, "static"}:
-                self._run("calibrate", name, needed)
+                self.calibrated(name, needed)
         return self._run(command, name, mode)
 
     def _run(self, command: str, name: str, mode: str) -> Result:
@@ -75,10 +75,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 def cells() -> list[object]:
-    """Return all cells; those of one kind run in one process, which makes its files once."""
+    """Return the cells; those of one kind run in one process, which makes its files once."""
     parameters = []
     for kind, mode, command in product(KINDS, MODES, COMMANDS):
-        if mode not in MODES_OF.get(kind, MODES) or (command == BLOCKWISE and kind in OF_PYTHON):
+        if not is_covered(command, kind, mode) or (command == BLOCKWISE and kind in OF_PYTHON):
             continue
         cell, group = (command, kind, mode), pytest.mark.xdist_group(kind)
         parameters.append(pytest.param(*cell, id="-".join(cell), marks=group))

@@ -142,8 +142,16 @@ class _Left(nn.Module):
         return forms[self.form]()
 
 
-@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
-@pytest.mark.parametrize("form", ["matmul", "deep", "vector", "linear", "addmm", "rows"])
+FORMS_OF_LEFT = ["matmul", "deep", "vector", "linear", "addmm", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [  # what becomes of a form is one layer in all modes: each has static and, in turn, another
+        *((form, "static") for form in FORMS_OF_LEFT),
+        *zip(FORMS_OF_LEFT, ["dynamic", "weight-only"] * 3, strict=True),
+    ],
+)
 def test_a_stored_matrix_as_first_operand_is_a_layer(form: str, mode: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(*([9, 5, 8] if form == "deep" else [9, 8]))

@@ -105,19 +105,9 @@ def _foreign() -> None:
 
 
 def _llama() -> None:
-    """Write a folder of transformers with a decoder and texts."""
-    import torch
-    import transformers
+    from tests.matrix.kinds import save_llama
 
-    from tests.matrix.kinds import TEXTS, save_tokenizer
-
-    folder = Path("llama")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 64}
-    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config = transformers.LlamaConfig(vocab_size=save_tokenizer(folder), **sizes, **heads)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    (folder / "texts.txt").write_text("\n".join(TEXTS))
+    save_llama(Path("llama"))
 
 
 def _decoder() -> None:

@@ -48,7 +48,7 @@ FOLDERS: dict[str, Folder] = {
 }
 FILES = (  # forms of loaded codes: the others become one of them
     *("gptq, order of activations", "gptq, 8 bits", "gptq, 2 bits"),
-    *("gptq, blocks of half a group", "compressed-tensors", "int8 in packed words"),
+    *("gptq, blocks of half a group", "compressed-tensors"),
 )
 
 

@@ -56,8 +56,8 @@ NAMES = {
     "numbered": ("output_0", "x_out"),
     "unicode": ("层", "output"),
 }
-# Every pair of head and names, of head and kind of layer, and of names and kind; each head once in
-# `make test`.
+# Each head with two pairs of names, and each pair of names with both kinds of layer; each head once
+# in `make test`.
 CASES = [
     pytest.param(
         head,
@@ -68,6 +68,7 @@ CASES = [
     )
     for i, head in enumerate(HEADS)
     for j, (title, names) in enumerate(NAMES.items())
+    if j != (i + 2) % len(NAMES)
 ]
 
 
