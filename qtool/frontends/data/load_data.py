@@ -26,7 +26,7 @@ from qtool.core.remedies import CallEdit
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 
 AUTO = "auto"
-"""In place of pairs of states: those of one shape and a similar name."""
+"""In place of pairs of states: each with the only output of its shape and type."""
 
 
 _OF_ARRAYS = ("samples", "states")
