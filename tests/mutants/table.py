@@ -215,8 +215,8 @@ _METRICS = (
     Mutant(
         "answer of NaN agrees",
         "metrics/output_agreement.py",
-        "equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)",
-        "equal = a.argmax(-1) == b.argmax(-1)",
+        "best: Array = np.where(np.isfinite(a).all(-1), a.argmax(-1), -1)",
+        "best: Array = a.argmax(-1)",
         ("metrics/test_output_agreement.py::test_scores_with_nan_are_another_class",),
     ),
     Mutant(
