@@ -34,7 +34,7 @@ GROUPS = {
     "min_token_agreement max_perplexity_increase",
     "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "
     "precision budget evaluations layer_samples most cpu timeout",
-    "Texts and recordings": "processor max_length pad_to_max_length stride state",
+    "Texts and recordings": "processor max_length pad_to_max_length state",
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format format_ layout interface batch external_data float_file "

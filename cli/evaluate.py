@@ -24,7 +24,7 @@ from qtool.evaluation.options import ReportOptions
     record("loading", ModelOptions, MODEL),
     options.other_model,
     source_options.data,
-    reads("classes stride", files="int8_file"),
+    reads("classes", files="int8_file"),
     options.labels,
     options.eval_,
     record("measured", ReportOptions, "lower_is_better seconds"),

@@ -20,7 +20,6 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import CaptureError, DataError, VerificationError
-from qtool.core.frame_columns import columns_in_errors
 from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
 from qtool.core.progress import no_progress
@@ -67,8 +66,7 @@ def captured_source(
     check_cached(file, model)
     own, stream = peek(data.batches, data_module(model))
     first = broadcast_first_batch(ranks, own, "evaluation")
-    with columns_in_errors(data.batches):
-        captured = capture_model(model, first, dynamic)
+    captured = capture_model(model, first, dynamic)
     check_cache(file, captured.graph.inputs)
     if not other_model:
         _check_same_model(file, captured, model)

@@ -22,7 +22,7 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
-from qtool.core.frame_columns import columns_in_errors, input_columns
+from qtool.core.frame_columns import input_columns
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.leaf_names import LABELS
@@ -72,8 +72,7 @@ def capture_data(
     if own is not None:
         own.check_finite(0)
     first = broadcast_first_batch(current(), own)
-    with columns_in_errors(data):
-        captured = capture_model(model, first, dynamic)
+    captured = capture_model(model, first, dynamic)
     with unlogged():  # who measures with the labels says how they are numbered
         labels = labelled_classes(data, len(_arguments(model)))
     captured.graph = replace(captured.graph, labels=labels, columns=input_columns(data))

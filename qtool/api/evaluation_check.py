@@ -16,7 +16,6 @@ from qtool.api.conversion_inputs import data_module
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import CaptureError, DataError
-from qtool.core.frame_columns import columns_in_errors
 from qtool.core.log import unlogged
 from qtool.evaluation.labelled_data import LabelledData
 from qtool.frontends.torch.export_errors import eager_problem, run_error
@@ -56,7 +55,7 @@ def check_evaluation_data(
         other = _first(data, module)
     if other is None or eager_problem(module, other) is not None:
         return  # it may be the model
-    with evaluation_in_errors(), columns_in_errors(evaluation):
+    with evaluation_in_errors():
         raise run_error(module, first, problem)
 
 

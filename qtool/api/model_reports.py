@@ -13,7 +13,7 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.data import peek
-from qtool.core.frame_columns import columns_in_errors, split_labels
+from qtool.core.frame_columns import split_labels
 from qtool.core.progress import Bars
 from qtool.distributed import DataShard, current, use_process_group
 from qtool.evaluation.options import ReportOptions
@@ -46,8 +46,7 @@ def report_model(
     first, stream = peek(
         data if calibration_data is None else calibration_data, data_module(source)
     )
-    with columns_in_errors(data):
-        captured = capture_model(source, first, how.dynamic)
+    captured = capture_model(source, first, how.dynamic)
     keywords = how.keywords("dynamic", "observer")
     if calibration is not None:
         quantized = convert(captured, calibration, sample=first, **keywords)

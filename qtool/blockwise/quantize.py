@@ -151,8 +151,8 @@ def _write(
     checkpoint, ranks, estimate = run.checkpoint, run.checkpoint.ranks, None
     if not ranks.rank:
         write_whole(run, path, fingerprint, example, memory)
+        estimate = measure_file(run, checkpoint.whole, memory)
         move_into_place(checkpoint.whole, path)
-        estimate = measure_file(run, path, memory)
     estimate = share_estimate(ranks, estimate)
     if not ranks.rank:
         checkpoint.remove()

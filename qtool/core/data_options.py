@@ -26,7 +26,6 @@ class DataKeywords(TypedDict, total=False):
     padded: bool
     unreadable: float
     classes: str | Sequence[str] | None
-    stride: int | None
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ class DataOptions(OptionRecord):
         classes: names of the classes in the order of the model's outputs, for labels that are names
             of folders, or a file with one per line; by default classes.txt in the folder, else
             those of MODEL, else alphabetical order.
-        stride: read a .txt file as one text, in windows of the maximum length that begin this many
-            tokens apart; each token counts once. By default each line is a text.
 
     Raises:
         OptionError: a number is out of its range.
@@ -72,7 +69,6 @@ class DataOptions(OptionRecord):
     padded: bool = option(False, "pad-to-max-length")
     unreadable: float = option(0.0, "max-unreadable", range=Range(0, 1))
     classes: str | Sequence[str] | None = option(None, metavar="NAME,...|FILE")
-    stride: int | None = option(None, kind="count", range=_COUNT)
 
     def chosen(self) -> dict[str, str]:
         """Return field -> option, without dashes, of what does not have its default."""

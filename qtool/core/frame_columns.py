@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.core.argument_names import argument
 from qtool.core.array_batches import ArrayBatches, is_frame
 from qtool.core.columns import InputNames, left_out
-from qtool.core.errors import CaptureError, DataError
+from qtool.core.errors import DataError
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 
@@ -30,24 +28,6 @@ def input_columns(data: Any) -> tuple[str, ...]:
         return ()
     unused = left_out(names, InputNames())
     return tuple(name for name in names if name not in unused)
-
-
-@contextmanager
-def columns_in_errors(data: Any) -> Iterator[None]:
-    """Say in errors of a batch which columns of a table it is made of.
-
-    Raises:
-        CaptureError, DataError: the error inside.
-    """
-    try:
-        yield
-    except (CaptureError, DataError) as error:
-        if not (names := input_columns(data)):
-            raise
-        choice = "frame[[...]]" if is_frame(data) else argument("--column")
-        batch = f"the batch is the columns {', '.join(names)}, which {choice} chooses"
-        kind = CaptureError if isinstance(error, CaptureError) else DataError
-        raise kind(f"{error.problem} ({batch})", *error.remedies) from error
 
 
 def in_column_order(data: Any, columns: Sequence[str]) -> Any:
@@ -82,19 +62,12 @@ def split_labels(data: Any, labels: ArrayLike | None) -> tuple[Any, ArrayLike | 
     """Return data and labels; where labels are the name of a column of a DataFrame, its values, and
     the other columns.
 
-    Without labels a note names the column that has them by its usual name.
-
     Raises:
         DataError: there is no such column.
     """
-    if not is_frame(data):
+    if not is_frame(data) or not isinstance(labels, str):
         return data, labels
     keys = {str(key): key for key in data.columns}
-    if labels is None:
-        for name in left_out(keys, InputNames())[:1]:
-            log_note(f"labels='{name}' measures accuracy with the column '{name}' of the data")
-    if not isinstance(labels, str):
-        return data, labels
     if labels not in keys:
         raise DataError(
             f"the data has no column '{labels}' for the labels: it has {', '.join(keys)}",

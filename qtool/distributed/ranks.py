@@ -159,12 +159,6 @@ class DataShard:
         """Return the shard of the whole texts, see `qtool.core.data.whole_texts`."""
         return replace(self, data=whole_texts(self.data))
 
-    @property
-    def contexts(self) -> Sequence[int] | None:
-        """Those of `SlidingWindows` for the batches of this rank; None for other data."""
-        every: Sequence[int] | None = getattr(self.data, "contexts", None)
-        return None if every is None else every[self.rank :: self.size]
-
     def __len__(self) -> int:
         """Number of batches; TypeError if the data has no length."""
         return len(range(self.rank, len(self.data), self.size))  # type: ignore[arg-type]  # see above

@@ -104,11 +104,7 @@ def build_report(
     yardsticks = Yardsticks(store.load_record("agreements", Agreements))
     arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
     measured = measure_arrays(
-        *(reference, files[1:], arrays),
-        first=first,
-        store=store,
-        contexts=data.contexts,
-        yardsticks=yardsticks,
+        reference, files[1:], arrays, first=first, store=store, yardsticks=yardsticks
     )
     agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
     accuracy = summarize(measured, data.labels, names=names, agreements=agreements)

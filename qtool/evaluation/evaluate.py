@@ -72,8 +72,7 @@ def evaluate_files(
     own, yardsticks = None, Yardsticks()
     if first is not None or not ranks.is_distributed:
         batches = stream if first is None else chain([first], stream)
-        how: dict[str, Any] = {"contexts": data.contexts, "yardsticks": yardsticks}
-        own = measure_arrays(reference, files[1:], batches, **how)
+        own = measure_arrays(reference, files[1:], batches, yardsticks=yardsticks)
     share = None if data.labels is None else np.asarray(data.labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:
@@ -84,7 +83,7 @@ def evaluate_files(
     if first is None:
         raise DataError("rank 0 has no data to time", DataEdit("give at least one batch"))
     timed = [s.timed or s.file for s in subjects]
-    how = {"threads": threads, "runtime": runtime, "seconds": seconds}
+    how: dict[str, Any] = {"threads": threads, "runtime": runtime, "seconds": seconds}
     timings, _ = time_first(timed, [_sample_of(inputs, first), first], **how)
     evaluation = _evaluation(subjects, accuracy, timings, runtime)
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())

@@ -14,7 +14,6 @@ from qtool.core import random_inputs as generated
 from qtool.core.array_batches import Items, in_batches_of, is_array, no_batch, whole_arrays
 from qtool.core.columns import InputNames
 from qtool.core.errors import DataError
-from qtool.core.frame_columns import columns_in_errors
 from qtool.core.leaf_names import LABELS, by_input_name
 from qtool.core.log import log_note
 from qtool.core.progress import no_progress
@@ -71,9 +70,7 @@ class Feeder(Iterable[Arrays]):
             stream = in_batches_of(size, stream, list, lambda _, a: list(a), np.concatenate)
         for index, arrays in enumerate(stream):
             current().check()
-            with columns_in_errors(self._data):
-                fitted = self.fit(arrays, index)
-            yield fitted
+            yield self.fit(arrays, index)
 
     def _read(self) -> Iterator[Arrays]:
         data = whole_arrays(self._data, self.takes)

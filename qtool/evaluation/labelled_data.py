@@ -77,11 +77,6 @@ class LabelledData:
         return whole
 
     @property
-    def contexts(self) -> Sequence[int] | None:
-        """Per batch, number of first tokens that are no targets (`SlidingWindows`); None: none."""
-        return getattr(self.batches, "contexts", None)
-
-    @property
     def sample_names(self) -> SampleNames | None:
         """Names and thumbnails of the samples; None of data that has none."""
         return self.batches.sample_names() if hasattr(self.batches, "sample_names") else None

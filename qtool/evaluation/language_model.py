@@ -55,35 +55,27 @@ class LanguageModel:
         present: Array = arrays[self.mask][:, -ids.shape[1] :] != 0
         return present
 
-    def predicted(self, arrays: Sequence[Array], context: int = 0) -> Array:
-        """Return bool [samples, tokens - 1]: positions whose next token is known.
-
-        Args:
-            arrays: inputs of a batch.
-            context: number of first tokens that are no targets, only read by later ones.
-        """
+    def predicted(self, arrays: Sequence[Array]) -> Array:
+        """Return bool [samples, tokens - 1]: positions whose next token is known."""
         mask = self.token_mask(arrays)
         predicted: Array = mask[:, :-1] & mask[:, 1:]
-        predicted[:, : max(context - 1, 0)] = False
         return predicted
 
-    def losses(self, arrays: Sequence[Array], logits: Array, context: int = 0) -> Array:
+    def losses(self, arrays: Sequence[Array], logits: Array) -> Array:
         """Return the cross-entropy of each known next token in nats, float64 [samples, tokens - 1].
 
-        0 where the next token is padding, or not counted, see `predicted`.
+        0 where the next token is padding.
         """
-        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays, context)
+        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays)
         losses = np.zeros(predicted.shape)
         for i, row in enumerate(logits[:, :-1]):  # a sample at a time, since a vocabulary is large
             losses[i] = cross_entropy(row, targets[i])
         return np.where(predicted, losses, 0.0)
 
-    def divergences(
-        self, arrays: Sequence[Array], reference: Array, logits: Array, context: int = 0
-    ) -> Array:
-        """Return the Kullback-Leibler divergence of the distribution of each counted next token
+    def divergences(self, arrays: Sequence[Array], reference: Array, logits: Array) -> Array:
+        """Return the Kullback-Leibler divergence of the distribution of each known next token
         from that of the reference in nats, float64 [samples, tokens - 1]; 0 elsewhere."""
-        predicted = self.predicted(arrays, context)
+        predicted = self.predicted(arrays)
         each = np.zeros(predicted.shape)
         for i, (row, other) in enumerate(zip(reference[:, :-1], logits[:, :-1], strict=True)):
             each[i] = divergences(log_softmax(row), log_softmax(other))

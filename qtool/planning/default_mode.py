@@ -12,7 +12,7 @@ from qtool.core.ops import macs, row_of
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import Target
 
-STATIC, WEIGHT_ONLY = "static", "weight-only"
+STATIC = "static"
 MOST = 0.5  # of the multiply-accumulates, in linear layers
 _NORMS = ("layer_norm", "rms_norm")
 _ATTENTION = ("_softmax", "softmax", "scaled_dot_product_attention")

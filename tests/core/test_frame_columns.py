@@ -72,8 +72,3 @@ def test_a_file_is_evaluated_on_its_columns_and_labels_of_a_column(
     assert (data.columns, list(values)) == (["c", "b", "a"], list(right))
     qtool.verify(file, data)
     assert "as in the calibration data: a, b, c" in caplog.text
-
-
-def test_a_column_with_a_usual_name_of_labels_is_named(caplog: Any) -> None:
-    split_labels(Frame(a=ROWS[:, 0], target=ROWS[:, 1]), None)
-    assert "labels='target' measures accuracy with the column 'target'" in caplog.text

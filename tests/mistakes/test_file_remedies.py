@@ -68,7 +68,7 @@ def test_a_data_frame_with_the_number_to_predict() -> None:
     check_refused(
         lambda: qtool.quantize(price_net(), frame_of("a", "b", "c", "price"), accuracy="fast"),
         "CaptureError DataEdit",
-        "(the batch is the columns a, b, c, price, which frame[[...]] chooses)",
+        "(input 0: float32[32, 4])",
     )
     qtool.quantize(price_net(), frame_of("a", "b", "c"), accuracy="fast")
 
@@ -83,7 +83,7 @@ def test_an_input_with_a_usual_name_of_labels() -> None:
     write_table(Path("targets.csv"), "a,b,target", [[i / 9, 1, i % 3] for i in range(40)])
     words = f"quantize {NET} --data targets.csv -o out.onnx".split()
     code, said = run(words)
-    assert "(the batch is the columns a, b, which --column chooses)" in said
+    assert "the column 'target' is left out: it is no input" in said
     assert (code, run([*words, "--column", "a,b,target"])[0]) == (2, 0)
 
 

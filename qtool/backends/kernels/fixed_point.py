@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qtool.core.errors import KernelError
 
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT32_MAX = 2**31 - 1
 MAX_LEFT_SHIFT = 31  # the runtime shifts an int32 one; a larger shift is undefined there
 
 

@@ -21,7 +21,6 @@ from qtool.metrics.intervals import median_interval
 WARM_UP = 3
 MIN_ROUNDS = 15
 CHECK_EVERY = 10  # rounds between checks of the interval
-Z95 = 1.96
 FINE = 1e-5  # seconds: required resolution of the clock
 MOST_IN_A_ROW = 4096  # runs of a turn: a turn shorter than a tick of the clock takes more of them
 TICK = 1e-9  # seconds: of the finest clock; the time of a turn is at least that

@@ -209,7 +209,6 @@ def measure_arrays(
     *,
     first: FirstBatches | None = None,
     store: Store | None = None,
-    contexts: Sequence[int] | None = None,
     watch: Callable[[Arrays, Sequence[Arrays]], None] = lambda _, __: None,
     yardsticks: Yardsticks | None = None,
 ) -> SampleStatistics:
@@ -222,7 +221,6 @@ def measure_arrays(
         first: receives the first batches.
         store: where intermediate results are, from which an interrupted run resumes if the data is
             the same.
-        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
         watch: receives the inputs of each batch and the outputs of every file.
         yardsticks: receives the outputs, too, also those of batches with stored results.
 
@@ -253,8 +251,7 @@ def measure_arrays(
             yardsticks.add(reader, [expected, *others])
         if known:
             continue
-        context = 0 if contexts is None else contexts[index]
-        statistics.add(reader.read(arrays, [expected, *others], context, ranges), mark)
+        statistics.add(reader.read(arrays, [expected, *others], ranges), mark)
         statistics.save(after=SAVE_EVERY)
     if not statistics.marks:
         raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))

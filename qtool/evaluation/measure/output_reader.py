@@ -99,7 +99,6 @@ class OutputReader:
         self,
         arrays: Sequence[Array],
         outputs: Sequence[Sequence[Array]],
-        context: int = 0,
         ranges: Sequence[Ranges] = (),
     ) -> SampleStatistics:
         """Return the statistics of a batch.
@@ -107,7 +106,6 @@ class OutputReader:
         Args:
             arrays: inputs of the batch.
             outputs: per file, zero at padded positions (see `Padding.strip`).
-            context: see `LanguageModel.predicted`.
             ranges: per file, see `Ranges`; () where none is known.
         """
         names, outputs = self.compared(outputs)
@@ -121,7 +119,7 @@ class OutputReader:
         loss = divergence = zeros
         if model is not None:
             scores = NEXT_TOKENS
-            tokens, equal, loss, divergence = _next_tokens(model, arrays, outputs, context)
+            tokens, equal, loss, divergence = _next_tokens(model, arrays, outputs)
         elif LOGITS in self.names[0] and first.ndim == 3 and first.dtype.kind == "f":
             scores, best = TOKENS, [own[0].argmax(-1) for own in outputs]
             tokens, equal = equal_tokens(self._present(arrays, best[0].shape), best)
@@ -163,16 +161,16 @@ class OutputReader:
 
 
 def _next_tokens(
-    model: LanguageModel, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int
+    model: LanguageModel, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]]
 ) -> tuple[Array, Array, Array, Array]:
     """Return the number of next tokens of each sample, and for every file that of equal ones, their
     loss and their divergence."""
-    compared = model.predicted(arrays, context)
+    compared = model.predicted(arrays)
     logits = [o[model.logits] for o in outputs]
     best = [x[:, :-1].argmax(-1) for x in logits]
-    loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
+    loss = np.stack([model.losses(arrays, x).sum(1) for x in logits])
     first, *others = logits
-    apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
+    apart = [model.divergences(arrays, first, x).sum(1) for x in others]
     return *equal_tokens(compared, best), loss, np.stack([np.zeros(len(first)), *apart])
 
 

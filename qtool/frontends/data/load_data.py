@@ -26,7 +26,7 @@ from qtool.core.remedies import CallEdit
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 
 AUTO = "auto"
-"""In place of pairs of states: those of one shape and a similar name."""
+"""In place of pairs of states: each with the only output of its shape and type."""
 
 
 _OF_ARRAYS = ("samples", "states")
@@ -34,7 +34,6 @@ _EXAMPLE_TEXT = "The weather is fine today, so we walk along the river and look 
 
 _Reader = Callable[..., Iterable[Any]]
 _unroll_recordings: _Reader = OnUse("qtool.frontends.data.recordings:unroll_recordings")
-_sliding_windows: _Reader = OnUse("qtool.frontends.data.sliding_windows:sliding_windows")
 _load_rows: _Reader = OnUse("qtool.frontends.data.row_data:load_rows")
 
 
@@ -85,8 +84,6 @@ def load_data(
         (files := ArrayFiles(path, batch_size, without, samples)).files()
         return files
     folder_path = None if (own := options.folder or model_folder) is None else Path(own)
-    if options.stride is not None:
-        return _sliding_windows(path, options.stride, folder_path, model, options.max_length)
     return _load_rows(source, batch_size, options, model, folder_path, labels)
 
 

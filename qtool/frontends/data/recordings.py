@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +26,6 @@ States = Mapping[str, str]
 """Output -> the input that takes it in the next step."""
 
 Tensors = Mapping[str, torch.Tensor]
-
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
-_TIMES = frozenset(
-    ["in", "out", "input", "output", "new", "next", "prev", "previous", "past", "present", "last"]
-)
-"""Words that say of which step a state is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +88,7 @@ def unroll_recordings(
         model: the float model, which takes one step and its states.
         recordings: batches; each is a recording, with a row per step, in order.
         states: output -> the input that takes it in the next step. By default the inputs that the
-            recordings lack, each with the output of its shape and of a similar name.
+            recordings lack, each with the only output of its shape and type.
         samples: number of steps to yield, evenly spaced over all; by default all.
 
     Raises:
@@ -182,28 +175,19 @@ def _runner(model: nn.Module) -> Callable[[Tensors], Tensors]:
 
 
 def _pairs(outputs: Tensors, states: Tensors) -> States:
-    """Return output -> state, each with the output of its shape and type, and of a similar name."""
+    """Return output -> state, each with the only output of its shape and type."""
     pairs = dict[str, str]()
     for name, state in states.items():
         fitting = [n for n, t in outputs.items() if _like(t, state)]
-        similar = [n for n in fitting if _stem(n) == _stem(name)]
-        chosen = similar or fitting
-        if len(chosen) != 1 or chosen[0] in pairs:
+        if len(fitting) != 1 or fitting[0] in pairs:
             raise DataError(
                 f"the data lacks the input '{name}', and no single output is its next value "
                 f"(of its shape: {', '.join(fitting) or 'none'})",
                 Argument("--state", f"OUTPUT={name}", "name it with {}"),
                 DataEdit("give the input"),
             )
-        pairs[chosen[0]] = name
+        pairs[fitting[0]] = name
     return pairs
-
-
-def _stem(name: str) -> str:
-    """Return what a state's names before and after a step have in common: h0, hn, h_out and h_n are
-    h."""
-    words = [word.lower() for word in _WORDS.findall(name)]
-    return "".join(w for w in words if w not in _TIMES).removesuffix("n").removesuffix("0")
 
 
 def _like(one: torch.Tensor, other: torch.Tensor) -> bool:

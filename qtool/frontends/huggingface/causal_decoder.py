@@ -291,16 +291,6 @@ class DecoderWithCache(TaskModel):
         cache = [{kind: t[:, :, :past] for kind, t in pair.items()} for pair in cache]
         return {"input_ids": ids[:, past:], "attention_mask": mask, "past_key_values": cache}
 
-    @torch.no_grad()
-    def cache_size(self) -> tuple[int, int]:
-        """Return the number of heads and of features of the KV cache of a layer."""
-        if self.empty_cache is not None:
-            key = self.empty_cache[0]["key"]
-        else:
-            ids = torch.zeros(1, 1, dtype=torch.int64, device=next(self.model.parameters()).device)
-            key = self(ids, torch.ones_like(ids), ())["present"][0]["key"]
-        return int(key.shape[1]), int(key.shape[3])
-
     def blank_cache(self, batch: int, tokens: int) -> list[dict[str, torch.Tensor]]:
         """Return a cache of zeros for a model without weights."""
         assert self.empty_cache is not None

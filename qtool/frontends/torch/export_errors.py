@@ -129,10 +129,12 @@ def explain_export_error(
             *edits("the first dimension of every input must be the batch"),
             *python_only(ModelEdit("fix every size with dynamic={}")),
         )
+    if isinstance(error, CaptureError):  # an operator of an ONNX file, which its runtime runs
+        sizes = ", ".join(_shown(*each) for each in example.tensors())
+        return CaptureError(f"{error} (inputs: {sizes})", DataEdit("give batches of other sizes"))
     why = describe(error) if isinstance(error, LookupError) else first_line(error)
     return CaptureError(
-        f"torch.export cannot capture the model{where}: {why}; the model runs, but "
-        "cannot be traced",
+        f"torch.export cannot capture the model{where}: {why}",
         *edits("rewrite that code", "quantize the model without it"),
     )
 

@@ -22,7 +22,6 @@ Later rules win. A rule that selects nothing is an error, as is any unknown key 
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,7 +213,7 @@ class Recipe:
                 part of a model, in which a rule may select nothing.
 
         Raises:
-            PlanError: a rule selects no node; names it, and similar names.
+            PlanError: a rule selects no node; names it.
         """
         default = Choice(SCHEMES[MODES[self.mode]], f'mode "{self.mode}"', is_default=True)
         choices, layer_names = dict.fromkeys(nodes, default), layers or {}
@@ -239,7 +238,7 @@ class Recipe:
         """Check that each rule's `select` matches a name of a model with unknown operators.
 
         Raises:
-            PlanError: a rule matches none; names it, and similar names.
+            PlanError: a rule matches none; names it.
         """
         nodes = dict.fromkeys(names, "")
         for number, rule in enumerate(self.rules, 1):
@@ -348,9 +347,7 @@ def _hint(rule: Rule, nodes: Mapping[str, str]) -> str:
     pattern = (rule.select or "").removeprefix(REGEX)
     if any(n.startswith(f"{pattern}.") for n in nodes):
         return f'to select the whole module, use select = "{pattern}.*"'
-    similar = difflib.get_close_matches(pattern, nodes, n=3, cutoff=0.4)
-    hint = f"similar names: {comma_separated(similar)}; " if similar else ""
-    return hint + "the plan lists all names"
+    return "the plan lists all names"
 
 
 def _toml_value(value: str | int | list[str]) -> str:

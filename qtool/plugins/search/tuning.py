@@ -29,7 +29,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import QuantizeOptions, TuneKeywords
 from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import DataError, OptionError, PlanError
-from qtool.core.frame_columns import columns_in_errors, in_column_order, input_columns, split_labels
+from qtool.core.frame_columns import in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of, unknown_name
 from qtool.core.option_records import keywords_of
@@ -131,8 +131,7 @@ def tune(
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
-    with columns_in_errors(data):
-        captured = capture_model(model, first, how.dynamic)
+    captured = capture_model(model, first, how.dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
     network = _Network(captured, first, target, how.observer, suffixes_of(kind)[0])
     recipes = _recipes(how, accuracy, options.choices)

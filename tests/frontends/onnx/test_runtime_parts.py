@@ -230,3 +230,16 @@ def test_texts_of_a_packed_sequence_keep_their_batch_dynamic(tmp_path: Path) -> 
         x, n = torch.randn(samples, 8, 4), torch.randperm(samples) + 1
         (actual,) = run(written, (x, n))
         np.testing.assert_allclose(actual, x.numpy() @ weight, atol=1e-5)
+
+
+def test_sizes_that_an_operator_does_not_take_are_said(tmp_path: Path) -> None:
+    """The second slice of one row is empty, and no operator joins it with the first."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[N,4] x) => (float[M,8] y)
+        <int64 i = {0}, int64 one = {1}, int64[1] z = {0}, int64[1] u = {1}> {
+        s = Shape (x) n = Gather (s, i) m = Sub (n, one) g0 = Max (m, one)
+        e0 = Unsqueeze (g0, z) e1 = Add (e0, u) s0 = Slice (x, z, e0, z) s1 = Slice (x, u, e1, z)
+        y = Concat <axis = 1> (s0, s1) }"""
+    model = loaded(onnx.parser.parse_model(text), tmp_path)
+    assert capture_model(model, torch.ones(3, 4)).graph.module(torch.ones(5, 4)).shape == (4, 8)
+    with pytest.raises(CaptureError, match=r"cannot run y \(Concat\).*\[1, 4\].*of other sizes"):
+        capture_model(model, torch.ones(1, 4))

@@ -11,11 +11,8 @@ import qtool
 from qtool.api.captured_source import by_input_name, measure_accuracy
 from qtool.api.data import load_data
 from qtool.core.data import whole_texts
-from qtool.core.errors import DataError
 from qtool.frontends.load_model import load_model
-from qtool.metrics.built_in import built_in_metrics
 from qtool.plugins.search.judge import Judge
-from tests.evaluation.measured import measure_outputs
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import SIZES, TASK
 from tests.frontends.huggingface.test_model_folder import tokenizer
@@ -65,54 +62,3 @@ def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path:
     assert evaluation.accuracy.tokens == sum(ids.shape[1] - 1 for ids in texts)
     assert [values[0] for values in both] == pytest.approx([expected] * 4, rel=1e-5)
     assert [values[1] for values in both] == pytest.approx([both[0][1]] * 4, rel=1e-6)
-
-
-def sliding_perplexity(
-    folder: Path, ids: torch.Tensor, length: int, stride: int
-) -> tuple[float, int]:
-    """The loop of transformers' page on perplexity, each loss weighted by the tokens it averages;
-    and the number of these tokens."""
-    model = library.LlamaForCausalLM.from_pretrained(folder).eval()
-    total, count, before = 0.0, 0, 0
-    for begin in range(0, ids.shape[1], stride):
-        end = min(begin + length, ids.shape[1])
-        window = ids[:, begin:end]
-        targets = window.clone()
-        targets[:, : before - begin] = -100
-        known = int((targets[:, 1:] != -100).sum())
-        with torch.no_grad():
-            total += float(model(input_ids=window, labels=targets).loss) * known
-        count, before = count + known, end
-        if end == ids.shape[1]:
-            break
-    return float(np.exp(total / count)), count
-
-
-@pytest.mark.parametrize(("length", "stride"), [(12, 5), (8, 8), (100, 1)])
-def test_windows_of_a_long_text_are_those_of_transformers(
-    folder: Path, tmp_path: Path, length: int, stride: int
-) -> None:
-    ids = library.AutoTokenizer.from_pretrained(folder)(
-        (folder / "texts.txt").read_text(), return_tensors="pt"
-    )["input_ids"]
-    model = load_model(folder, task=TASK)
-    data: Any = load_data(
-        folder / "texts.txt", model=model, folder=folder, max_length=length, stride=stride
-    )
-    captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
-    plain = captured.export_float(tmp_path / "float.onnx")
-    named = by_input_name(captured.graph, whole_texts(data))
-    measured = measure_outputs([plain, plain], named, contexts=data.contexts)
-    (metric,) = built_in_metrics(measured, None)
-    expected, count = sliding_perplexity(folder, ids, length, stride)
-    assert measured.tokens.sum() == count
-    assert count == ids.shape[1] - 1 or stride == length
-    assert metric.values[0] == pytest.approx(expected, rel=1e-5)
-    files, quick = [plain, tmp_path / "same.onnx"], qtool.ReportOptions(seconds=0.01)
-    files[1].write_bytes(plain.read_bytes())
-    assert qtool.compare(files, data, options=quick).accuracy.metrics[0].values == metric.values
-
-
-def test_a_stride_that_leaves_out_tokens_is_refused(folder: Path) -> None:
-    with pytest.raises(DataError, match="a stride of 9 leaves out tokens"):
-        load_data(folder / "texts.txt", folder=folder, max_length=8, stride=9)

@@ -166,11 +166,10 @@ def test_what_is_not_known_is_refused(given: Any, message: str) -> None:
 HINTS = {
     "a typing error": (
         {"select": "stem.O"},
-        r"rule 1 of the recipe \(select = .*similar names: stem",
+        r"rule 1 of the recipe \(select = .*the plan lists all names",
     ),
     "a module": ({"select": "stem"}, r'to select the whole module, use select = "stem\.\*"'),
     "an operator": ({"op": "lstm"}, "the operators of this model are conv, input, linear"),
-    "an input": ({"select": "x"}, "the plan lists all names"),
 }
 
 
