@@ -194,7 +194,7 @@ class ModelFile(Protocol):
         """Return the inputs and the operators in order, by the names of the user's model."""
 
     def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
-        """Return what runs for each operator, and for how long."""
+        """Return what runs for each operator, and for how long; empty without a profile."""
 
     def deployment(self) -> Deployment | None:
         """Return what it needs on a microcontroller; None for files of other processors."""

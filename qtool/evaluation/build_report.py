@@ -252,7 +252,7 @@ def measure_latencies(
         Profile,
         partial(phase.profile, profiled, [s.name for s in subjects], timing),
     )
-    return tuple(timings.values()), profile
+    return tuple(timings.values()), profile if profile.nodes else None
 
 
 EXACT_SAMPLES = 64

@@ -8,7 +8,6 @@ can be fused with the layer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,21 +34,14 @@ Step = tuple[Any, fx.Node, Any]
 """An operator, its computed operand, and its constant: a number or a stored tensor."""
 
 
-@dataclass(frozen=True)
-class _Affine:
-    """A layer, and the stored tensor that its result is combined with."""
-
-    layer: fx.Node
-    vector: fx.Node
-
-
-def _match(node: fx.Node) -> _Affine | None:
+def _match(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """Return a layer, and the stored tensor that its result is combined with."""
     if node.target not in (*_ANY_ORDER, aten.sub.Tensor) or node.kwargs.get("alpha", 1) != 1:
         return None
     orders = [node.args, node.args[::-1]] if node.target in _ANY_ORDER else [node.args]
     for layer, vector in orders:
         if isinstance(layer, fx.Node) and isinstance(vector, fx.Node) and _fits(layer, vector):
-            return _Affine(layer, vector)
+            return layer, vector
     return None
 
 
@@ -75,10 +67,11 @@ def _rewrite(module: fx.GraphModule) -> int:
         affine = _match(node)
         if affine is None:
             continue
-        layer, bias = affine.layer, G.argument(affine.layer, 2, "bias")
-        key = (node.target, affine.vector.target, layer.args[1], bias, layout(layer))
+        layer, vector = affine
+        bias = G.argument(layer, 2, "bias")
+        key = (node.target, vector.target, layer.args[1], bias, layout(layer))
         if key not in folded:
-            folded[key] = _folded(module, node, affine)
+            folded[key] = _folded(module, node, layer, vector)
         args = (layer.args[0], *folded[key], *layer.args[3:])
         G.replace(node, clone_as(layer, layer.target, args))
         module.graph.erase_node(layer)
@@ -87,9 +80,8 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 
 def _folded(
-    module: fx.GraphModule, node: fx.Node, affine: _Affine
+    module: fx.GraphModule, node: fx.Node, layer: fx.Node, stored: fx.Node
 ) -> tuple[fx.Node, fx.Node | None]:
-    layer = affine.layer
     weight_node, bias_node = G.source(layer, 1), G.argument(layer, 2, "bias")
     bias = None if bias_node is None else G.tensor(module, bias_node)
     channels = int(G.shape(layer)[_CHANNELS[layer.target]])
@@ -101,7 +93,7 @@ def _folded(
         gain, shift = (vector, None) if scales else (None, -vector if subtracted else vector)
         return fold_statistics(weight, bias, gain, shift, zeros, ones, 0.0, layout(layer))
 
-    tensors = G.tensor(module, weight_node), bias, G.tensor(module, affine.vector)
+    tensors = G.tensor(module, weight_node), bias, G.tensor(module, stored)
     scaled, shifted = G.computed(fold, *tensors)
     name = G.name_of(layer)
     if not scales:
@@ -126,15 +118,12 @@ fold_affine = GraphPass("fold_affine", _rewrite, first_match(_match))
 
 def _step(node: fx.Node) -> Step | None:
     """Return the step of a normalisation that a call is, if it is one."""
-    for target in (aten.mul.Tensor, aten.add.Tensor):
-        for source, constant in commuted(node, target):
-            if isinstance(source, fx.Node) and _fits_input(source, constant):
-                return target, source, constant
-    for target in (aten.div.Tensor, aten.sub.Tensor):
-        if is_call(node, target):
-            source, constant = node.args
-            if isinstance(source, fx.Node) and _fits_input(source, constant):
-                return target, source, constant
+    orders = [*commuted(node, aten.mul.Tensor), *commuted(node, aten.add.Tensor)]
+    if is_call(node, aten.div.Tensor) or is_call(node, aten.sub.Tensor):
+        orders = [(node.args[0], node.args[1])]
+    for source, constant in orders:
+        if isinstance(source, fx.Node) and _fits_input(source, constant):
+            return node.target, source, constant
     return None
 
 

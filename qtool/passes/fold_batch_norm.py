@@ -10,8 +10,6 @@ norms stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,24 +24,7 @@ from qtool.passes.rewrite_rules import add_parameters, clone_as
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """The layout of a layer's weight.
-
-    Attributes:
-        transposed: the input channels come first.
-        groups: position of the argument `groups`; None without one.
-    """
-
-    transposed: bool = False
-    groups: int | None = None
-
-
-LAYERS: Mapping[Any, _Layer] = {
-    torch_ops.conv: _Layer(),
-    aten.linear.default: _Layer(),
-    torch_ops.conv_transpose: _Layer(transposed=True, groups=6),
-}
+LAYERS = frozenset({torch_ops.conv, torch_ops.conv_transpose, aten.linear.default})
 
 
 def why_not_folded(norm: fx.Node) -> str:
@@ -98,10 +79,9 @@ def _fold_parameters(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> l
 
 
 def layout(layer: fx.Node) -> tuple[bool, int]:
-    """Return (transposed, groups) of a layer's weight."""
-    spec = LAYERS[layer.target]
-    groups = 1 if spec.groups is None else G.argument(layer, spec.groups, "groups", 1)
-    return spec.transposed, int(groups)
+    """Return (transposed, groups) of a weight; transposed: the input channels come first."""
+    transposed = layer.target is torch_ops.conv_transpose
+    return transposed, int(G.argument(layer, 6, "groups", 1)) if transposed else 1
 
 
 def fold_statistics(

@@ -46,10 +46,7 @@ def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     computed = [i for i, s in enumerate(sizes) if isinstance(s, fx.Node)]
     if len(computed) != 1 or 0 in sizes:
         return None
-    if -1 not in sizes:
-        free = [-1 if i in computed else s for i, s in enumerate(sizes)]
-        return insert_before(node, aten.reshape.default, (node.args[0], free))
-    known = G.shape(node)[sizes.index(-1)]  # view(x.size(0), -1)
+    known = G.shape(node)[sizes.index(-1)] if -1 in sizes else 0  # view(x.size(0), -1)
     if not isinstance(known, int):
         return None
     free = [-1 if i in computed else known if s == -1 else s for i, s in enumerate(sizes)]

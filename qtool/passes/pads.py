@@ -34,19 +34,24 @@ def _foldable(conv: fx.Node) -> bool:
     return fill == 0 and len(pad.users) == 1 and fixed and not any(widths[spatial:])
 
 
+def _sides(node: fx.Node) -> list[tuple[int, int]]:
+    """Return (begin, end) of each spatial dimension of the pad that a convolution or pool reads;
+    ATen pads from the last dimension."""
+    n = G.rank(node) - 2
+    widths = (G.integers(G.source(node), 1) + [0] * (2 * n))[: 2 * n]
+    return list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+
+
 def _fold(module: fx.GraphModule) -> int:
     count = 0
     while (conv := _leftover(module)) is not None:  # one by one: a pad may follow another
         pad = G.source(conv)
-        n = G.rank(conv) - 2
-        widths = G.integers(pad, 1) + [0] * (2 * n)
-        # ATen pads from the last dimension, (begin, end) by (begin, end); conv wants begins, ends.
-        added = [widths[2 * (n - 1 - d)] for d in range(n)]
-        added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
+        sides = _sides(conv)
+        added = [begin for begin, _ in sides] + [end for _, end in sides]
         pads = [a + b for a, b in zip(G.integers(conv, 4), added, strict=True)]
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
         folded = clone_as(conv, conv.target, args)
-        earlier = conv.meta.get(G.FOLDED_PAD, [0] * (2 * n))
+        earlier = conv.meta.get(G.FOLDED_PAD, [0] * len(added))
         folded.meta[G.FOLDED_PAD] = [a + b for a, b in zip(earlier, added, strict=True)]
         G.replace(conv, folded)
         module.graph.erase_node(pad)
@@ -70,7 +75,8 @@ def _is_low_pad(pool: fx.Node) -> bool:
     pad = pool.args[0] if pool.target is torch_ops.max_pool else None
     if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
         return False
-    _, kernel, _, padding, dilation, ceil = _arguments(pool)
+    arguments: Any = pool.args
+    _, kernel, _, padding, dilation, ceil = arguments
     widths, fill = G.items(pad, 1), G.argument(pad, 2, "value", 0)
     if not all(isinstance(w, int) and w >= 0 for w in widths) or any(widths[2 * len(kernel) :]):
         return False
@@ -80,12 +86,9 @@ def _is_low_pad(pool: fx.Node) -> bool:
     return fill <= _LOW and within and not any(padding) and not ceil
 
 
-def _repeat_edges(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:
-    G.replace(pool, _without_pad(pool))
-
-
 def _without_pad(pool: fx.Node) -> fx.Node:
-    pad, kernel, stride, _, dilation, _ = _arguments(pool)
+    arguments: Any = pool.args
+    pad, kernel, stride, _, dilation, _ = arguments
     x, sides = pad.args[0], _sides(pool)
     begins = [begin for begin, _ in sides]
     if all(map(_allowed, G.shape(x)[2:], begins, kernel, dilation)):
@@ -117,18 +120,9 @@ def _repeated(pool: fx.Node, x: Any, axis: int, begin: int, end: int) -> Any:
     )
 
 
-def _sides(pool: fx.Node) -> list[tuple[int, int]]:
-    """Return (begin, end) of each spatial dimension; ATen pads from the last one."""
-    pad, n = _arguments(pool)[0], G.rank(pool) - 2
-    widths = [int(w) for w in pad.args[1]] + [0] * (2 * n)
-    return [(widths[2 * (n - 1 - d)], widths[2 * (n - 1 - d) + 1]) for d in range(n)]
-
-
-def _arguments(pool: fx.Node) -> Any:
-    return pool.args
-
-
-max_pool_pad = pattern_pass("low_pad", _is_low_pad, _repeat_edges)
+max_pool_pad = pattern_pass(
+    "low_pad", _is_low_pad, lambda _, pool, __: G.replace(pool, _without_pad(pool))
+)
 
 
 # Channels of zeros in sets of tensors around depthwise convolutions.

@@ -70,9 +70,6 @@ def _rewrite(module: fx.GraphModule, node: fx.Node, args: tuple[Any, ...]) -> No
 rms_norm = pattern_pass("rms_norm", _match, _rewrite)
 
 
-aten = torch.ops.aten
-
-
 def _match_sum(node: fx.Node) -> tuple[Any, ...] | None:
     """Return the arguments of the operator if a node normalizes a sum."""
     if not is_call(node, aten.rms_norm.default) or len(node.args) != 4:

@@ -214,19 +214,15 @@ def _table(module: fx.GraphModule, angle: fx.Node) -> fx.Node | None:
     cone, positions = _cone(angle)
     if positions is None or not (limit := G.integer(positions, 2)):
         return None
-    try:
-        table = _evaluate(module, cone, positions, angle, torch.arange(limit))
-        for few in (torch.arange(min(_FEW, limit)), torch.arange(limit)[-_FEW:]):
-            if not torch.equal(_evaluate(module, cone, positions, angle, few), table[few]):
-                return None  # the angles of a token depend on others
-    except _OtherInputError:
+    table = _evaluate(module, cone, positions, angle, torch.arange(limit))
+    if table is None:
         return None
+    for few in (torch.arange(min(_FEW, limit)), torch.arange(limit)[-_FEW:]):
+        part = _evaluate(module, cone, positions, angle, few)
+        if part is None or not torch.equal(part, table[few]):
+            return None  # the angles of a token depend on others
     head = next(iter(module.graph.nodes))
     return G.add_tensor(module, head, table, f"{G.name_of(angle).removesuffix('.half')}.table")
-
-
-class _OtherInputError(Exception):
-    """Angles depend on something else than positions."""
 
 
 def _cone(node: fx.Node) -> tuple[list[fx.Node], fx.Node | None]:
@@ -250,12 +246,9 @@ def _evaluate(
     positions: fx.Node,
     angle: fx.Node,
     values: torch.Tensor,
-) -> torch.Tensor:
-    """Compute an angle [positions, angles] at these positions of one text.
-
-    Raises:
-        _OtherInputError: it depends on something else.
-    """
+) -> torch.Tensor | None:
+    """Compute an angle [positions, angles] at these positions of one text; None if it depends on
+    something else."""
     sizes = dict(zip(map(str, G.shape(positions)), (1, len(values)), strict=True))
     env: dict[fx.Node, Any] = {}
     for node in cone:
@@ -263,7 +256,7 @@ def _evaluate(
             env[node] = values[None]
         elif isinstance(size := G.value(node), torch.SymInt):
             if str(size) not in sizes:
-                raise _OtherInputError
+                return None
             env[node] = sizes[str(size)]
         elif node.op == "get_attr":
             env[node] = G.read_values(G.tensor(module, node)).cpu()
@@ -271,7 +264,7 @@ def _evaluate(
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
             env[node] = G.run_operator(node, args, kwargs)
         else:
-            raise _OtherInputError
+            return None
     result: torch.Tensor = env[angle]
     return result[0].contiguous()
 

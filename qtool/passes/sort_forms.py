@@ -91,48 +91,6 @@ def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return results[0]
 
 
-def _without_nan(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
-    """Return the median without NaN, which sorts last as Inf; NaN if there is no number."""
-    odd = insert_before(node, aten.isnan.default, (x,), "odd")
-    filled = insert_before(node, aten.masked_fill.Scalar, (x, odd, torch.inf), "filled")
-    ordered = insert_before(node, aten.sort.default, (filled, axis), "ordered")
-    values = insert_before(node, operator.getitem, (ordered, 0), "ordered.values")
-    ones = insert_before(node, aten.ones_like.default, (filled,), "ones")
-    counted = insert_before(node, aten.masked_fill.Scalar, (ones, odd, 0.0), "counted")
-    count = insert_before(node, aten.sum.dim_IntList, (counted, [axis], True), "count")
-    last = insert_before(node, aten.sub.Tensor, (count, 1.0), "last")
-    half = insert_before(
-        node,
-        aten.floor.default,
-        (insert_before(node, aten.mul.Tensor, (last, 0.5), "half"),),
-        "floor",
-    )
-    least = insert_before(node, aten.clamp.default, (half, 0.0), "least")
-    rank = insert_before(node, aten.to.dtype, (least, torch.int64), "rank")
-    none = insert_before(node, aten.lt.Scalar, (count, 1.0), "none")
-    value = insert_before(node, aten.gather.default, (values, axis, rank), "value")
-    value = insert_before(node, aten.masked_fill.Scalar, (value, none, torch.nan), "known")
-    return value if keep else insert_before(node, aten.squeeze.dim, (value, axis), "kept")
-
-
-def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Replace a nanmedian whose indices are unused."""
-    x = G.source(node)
-    if not G.is_float(x):
-        return None
-    if node.target is aten.nanmedian.default:
-        flat = insert_before(node, aten.reshape.default, (x, [-1]), "flat")
-        return _without_nan(node, flat, 0, keep=False)
-    axis, users = int(G.argument(node, 1, "dim", -1)), list(node.users)
-    if not G.rank(x) or any(u.target is not operator.getitem or u.args[1] for u in users):
-        return None
-    keep = bool(G.argument(node, 2, "keepdim", False))
-    median = _without_nan(node, x, axis % G.rank(x), keep)
-    for user in users:
-        G.replace(user, median)
-    return median
-
-
 SORT_RULES: Rules = {
     aten.scatter.src: _scatter,
     aten.scatter_add.default: _scatter,
@@ -140,6 +98,4 @@ SORT_RULES: Rules = {
     aten.median.default: _median,
     aten.median.dim: _along,
     aten.kthvalue.default: _along,
-    aten.nanmedian.default: _nanmedian,
-    aten.nanmedian.dim: _nanmedian,
 }

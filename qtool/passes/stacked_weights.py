@@ -136,8 +136,7 @@ def _matrix(
 
     def part(values: torch.Tensor) -> list[torch.Tensor]:
         if values.ndim > len(order):
-            values = values.flatten(1)
-            return [values[index].clone()]
+            return [values.flatten(1)[index].clone()]
         return [values.permute(order)[index].contiguous()]
 
     (data,) = G.computed(part, G.tensor(module, stored))

@@ -258,17 +258,10 @@ def behind(function: Of) -> nn.Module:
     return Function(lambda x, layer: function(layer(x)), nn.Linear(6, 5)).eval()
 
 
-def with_gaps(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > 0.1, torch.nan, x)
-
-
 FUNCTIONS: dict[str, Of] = {
     "median": lambda x: x - x.median(),
     "median of the samples": lambda x: x - x.median(0, keepdim=True).values,
     "kthvalue of the samples": lambda x: x - x.kthvalue(2, 0).values,
-    "nanmedian": lambda x: x - with_gaps(x).nanmedian(),
-    "nanmedian along an axis": lambda x: with_gaps(x).nanmedian(1).values.nan_to_num(7.0),
-    "nanmedian of the samples": lambda x: x - with_gaps(x).nanmedian(0, keepdim=True).values,
 }
 
 

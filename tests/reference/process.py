@@ -47,16 +47,14 @@ def fix_node_times() -> None:
     from dataclasses import replace
 
     from qtool.backends.onnxruntime.onnx_file import OnnxFile
-    from qtool.plugins.tflite.model_file import TfliteModelFile
 
-    for readable in (OnnxFile, TfliteModelFile):
-        measured = readable.node_times
+    measured = OnnxFile.node_times
 
-        def node_times(self, *arguments, measured=measured):  # type: ignore[no-untyped-def]
-            times = sorted(measured(self, *arguments).items())
-            return {k: replace(v, microseconds=float(i)) for i, (k, v) in enumerate(times, 1)}
+    def node_times(self, *arguments):  # type: ignore[no-untyped-def]
+        times = sorted(measured(self, *arguments).items())
+        return {k: replace(v, microseconds=float(i)) for i, (k, v) in enumerate(times, 1)}
 
-        readable.node_times = node_times  # type: ignore[method-assign]
+    OnnxFile.node_times = node_times  # type: ignore[method-assign]
 
 
 def outputs(name: str) -> str:

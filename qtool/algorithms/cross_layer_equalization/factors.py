@@ -1,18 +1,18 @@
 """Factors of the streams of channels that minimise the predicted noise (`noise_model`).
 
-Adam on the logarithms of the factors, with a gradient in closed form.
+Adam on the logarithms of the factors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import log
 
 import torch
 
 from qtool.algorithms.cross_layer_equalization.noise_model import (
     Noise,
-    WeightRows,
     error_gain,
     predict_noise,
 )
@@ -72,7 +72,7 @@ class NoiseGradient:
     """The gradient of the noise, with a norm in place of the maximum.
 
     Sizes are raised to the power of SHARP once, and factors in each call, so that the weights of a
-    layer take four matrix-vector products.
+    layer take four matrix-vector products, two of them backwards.
     """
 
     def __init__(self, noise: Noise) -> None:
@@ -82,24 +82,21 @@ class NoiseGradient:
 
     def __call__(self, logs: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the logarithm of the noise, float64 [streams]."""
-        factors, slope, total = torch.exp2(logs), torch.zeros_like(logs), 0.0
+        natural = (logs.detach() * log(2)).requires_grad_()
+        with torch.enable_grad():
+            total = self._noise(natural.exp()).clamp(min=1e-300).log()
+        return torch.autograd.grad(total, natural)[0]
+
+    def _noise(self, factors: torch.Tensor) -> torch.Tensor:
+        total = 0 * factors.sum()
         if (t := self.noise.tensors) is not None:
-            (high, of_high), (low, of_low) = (
-                end.norm(factors[t.range_streams].reciprocal()) for end in self.ends
-            )
-            gain, span = error_gain(t, factors), high + low
-            scale = 2 * span / t.levels.square() / 12
-            whole = gain.sum(-1)
-            by_range = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
-            slope.index_add_(0, t.range_streams.flatten(), by_range.flatten())
-            slope.index_add_(0, t.streams.flatten(), ((scale * span)[:, None] * gain).flatten())
-            total += float((scale * span / 2 * whole).sum())
+            span = sum(end.norm(factors[t.range_streams].reciprocal()) for end in self.ends)
+            total = total + ((span / t.levels) ** 2 / 12 * error_gain(t, factors).sum(-1)).sum()
         for r, size in zip(self.noise.rows, self.rows, strict=True):
             by = factors[r.streams]
-            value, gradient = _row_noise(r, size, by)
-            total += value
-            slope.index_add_(0, r.streams.flatten(), gradient.flatten())
-        return slope / max(total, 1e-300)
+            step = 2 * size.norm(by) / r.levels
+            total = total + (step**2 / 12 * _row_sums(r.gain, by**-2)).sum()
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,31 +116,16 @@ class _Power:
         largest = size.clamp(min=0).amax(-1)
         return cls((size.clamp(min=0) / largest.clamp(min=1e-30)[:, None]) ** SHARP, largest)
 
-    def norm(self, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of size times `by` for each row, slightly above the maximum, and its
-        relative gradient."""
-        top = by.amax(-1, keepdim=True).clamp(min=1e-30)
-        each = self.powers * (by / top) ** SHARP
-        whole = each.sum(-1).clamp(min=1e-300)
-        return self.largest * top[:, 0] * whole ** (1 / SHARP), each / whole[:, None]
+    def norm(self, by: torch.Tensor) -> torch.Tensor:
+        """Return the norm of size times `by` for each row, slightly above the maximum."""
+        top = by.detach().amax(-1, keepdim=True).clamp(min=1e-30)
+        whole = _row_sums(self.powers, (by / top) ** SHARP).clamp(min=1e-300)
+        return self.largest * top[:, 0] * whole ** (1 / SHARP)
 
 
-def _row_noise(r: WeightRows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """Return the noise of a layer's weights, and its gradient by the streams they read."""
-    if len(by) > 1:
-        norm, share = size.norm(by)
-        gain = r.gain / by.square()
-        step = 2 * norm / r.levels
-        each = step.square() / 12
-        return float((each * gain.sum(-1)).sum()), 2 * each[:, None] * (
-            share * gain.sum(-1)[:, None] - gain
-        )
-    top = by.max()
-    power, back = (by[0] / top) ** SHARP, by[0].square().reciprocal()
-    whole, gain = (size.powers @ power).clamp(min=1e-300), r.gain @ back
-    each = (2 / r.levels * size.largest * top * whole ** (1 / SHARP)).square() / 12
-    inner = size.powers.mT @ (each * gain / whole) * power - r.gain.mT @ each * back
-    return float(each @ gain), 2 * inner
+def _row_sums(values: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """Return the sums of values times `by`, [rows, inputs], or [1, inputs] if equal for all."""
+    return values @ by[0] if len(by) == 1 else (values * by).sum(-1)
 
 
 def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:

@@ -10,7 +10,7 @@ of the other tensors of its stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,30 +30,14 @@ from qtool.planning.plan import Execution, Kind, QuantPlan
 
 
 @dataclass(frozen=True, eq=False)
-class Activation:
-    """One rounding of a tensor.
-
-    Attributes:
-        streams, gain: stream and gain of its channels, [channels].
-        range_streams, low, high: streams and extremes of the tensor whose range sets the step,
-            [channels].
-        levels: number of steps in the range.
-    """
-
-    streams: torch.Tensor
-    gain: torch.Tensor
-    range_streams: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
-    levels: int
-
-
-@dataclass(frozen=True, eq=False)
 class Activations:
-    """Roundings of several tensors; see `Activation`.
+    """Roundings of tensors.
 
     Attributes:
-        levels: float64 [tensors]; the others are [tensors, channels], padded with zeros.
+        streams, gain: stream and gain of their channels, [tensors, channels], as all but `levels`
+            padded with zeros.
+        range_streams, low, high: streams and extremes of the tensors whose range sets the step.
+        levels: number of steps in the range, float64 [tensors].
     """
 
     streams: torch.Tensor
@@ -62,13 +46,6 @@ class Activations:
     low: torch.Tensor
     high: torch.Tensor
     levels: torch.Tensor
-
-    @classmethod
-    def of(cls, each: Sequence[Activation]) -> Activations:
-        fields = ("streams", "gain", "range_streams", "low", "high")
-        padded = {f: pad_sequence([getattr(t, f) for t in each], batch_first=True) for f in fields}
-        levels = torch.tensor([t.levels for t in each], dtype=torch.float64)
-        return cls(**padded, levels=levels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +77,6 @@ def noise_model(
 ) -> Noise:
     """Return the roundings that depend on factors."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    tensors = tuple(_roundings(nodes, plan, streams, sensitivity.tensors))
     rows = []
     for slot in streams.slots:
         node = nodes[slot.constant]
@@ -123,7 +99,7 @@ def noise_model(
         gain = _by_row(sensitivity.weights[slot.constant].cpu(), axis).sum(-1)
         read = read[:1] if bool((read == read[:1]).all()) else read
         rows.append(WeightRows(size.amax(-1), gain, read, _levels(plan, name)))
-    return Noise(Activations.of(tensors) if tensors else None, tuple(rows))
+    return Noise(_roundings(nodes, plan, streams, sensitivity.tensors), tuple(rows))
 
 
 def _by_row(values: torch.Tensor, axis: int) -> torch.Tensor:
@@ -143,8 +119,9 @@ def _roundings(
     plan: QuantPlan,
     streams: Streams,
     sensitivity: Mapping[str, TensorSensitivity],
-) -> Iterator[Activation]:
-    """Yield the roundings of activations; a shared range is that of the owner of the parameters."""
+) -> Activations | None:
+    """Return the roundings of activations; a shared range is that of its owner."""
+    rows, levels = [], []
     for point in plan.placed:
         name, root = point.tensor, plan.root(point.name)
         owner = plan.point(root).tensor
@@ -156,14 +133,15 @@ def _roundings(
         gain = sensitivity[name].gain
         if decision is not None and decision.op == "concat":
             gain = _rescaled(nodes[name], plan, root, streams, gain)
-        yield Activation(
-            streams.tensors[name].streams,
-            gain,
-            streams.tensors[owner].streams,
-            sensitivity[owner].low,
-            sensitivity[owner].high,
-            _levels(plan, point.name),
-        )
+        own, of_range = streams.tensors[name].streams, streams.tensors[owner].streams
+        rows.append((own, gain, of_range, sensitivity[owner].low, sensitivity[owner].high))
+        levels.append(_levels(plan, point.name))
+    if not rows:
+        return None
+    fields = ("streams", "gain", "range_streams", "low", "high")
+    columns = zip(fields, zip(*rows, strict=True), strict=True)
+    padded = {name: pad_sequence(list(each), batch_first=True) for name, each in columns}
+    return Activations(**padded, levels=torch.tensor(levels, dtype=torch.float64))
 
 
 def _rescaled(

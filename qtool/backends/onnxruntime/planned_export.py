@@ -219,9 +219,8 @@ class PlannedOnnx:
     def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """See `PlannedFile`."""
         used, _ = find_runtime(target(self.simulation.plan.target))
-        if used is None:  # kernels of this CPU may round, and saturate, as that runtime does not
-            return self.file.run_as_written(arrays)
-        return self.file.run(arrays) if used is ONNXRUNTIME else used.run(self.file.path, arrays)
+        # None: kernels of this CPU may round, and saturate, as that runtime does not
+        return self.file.run_in(used, arrays)
 
     def correctness(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""

@@ -60,6 +60,8 @@ def profile_nodes(
 ) -> tuple[NodeTime, ...]:
     """Return the time of every node in every file, in the order of the first file.
 
+    Empty where the runtime of a file has no profile.
+
     Profiling adds time to each node, and other load more; see `sums_that_differ`.
 
     Raises:
@@ -74,6 +76,8 @@ def profile_nodes(
         dict(file.node_times([inputs[i] for i in order], threads, runs))
         for file, order in zip(opened, orders, strict=True)
     ]
+    if not all(tables):
+        return ()
     known = {name for table in tables for name in table}
     for joint in sorted(known):
         if layers := layers_of_joint(joint, known):

@@ -88,6 +88,7 @@ class Report(Evaluation):
     Attributes:
         schema: raised when a field changes its meaning or is removed.
         created: UTC, ISO 8601.
+        profile: None where the runtime of a file has none.
         layers: None if the layers were not measured; `layers_note` has the reason.
         edges: inputs of operators that join several tensors.
         float_operators: operators that the runtime computes in float.

@@ -6,15 +6,12 @@ its kernels cannot represent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from qtool.backends import subprocess_runner
 from qtool.backends.pipe_process import Message
@@ -80,12 +77,6 @@ def trace(path: str | Path, arrays: Arrays) -> dict[int, Array]:
     return dict(zip(message["indices"], values, strict=True))
 
 
-def time_runs(path: str | Path, arrays: Arrays, threads: int, runs: int) -> float:
-    """Return the microseconds of a run with XNNPACK: the median over runs."""
-    sizes = np.array([threads, runs], np.int64)
-    return float(_RUNNER.call("time", str(path), [sizes, *arrays])[0]["microseconds"])
-
-
 @dataclass(frozen=True)
 class Partitioning:
     """How XNNPACK, the default delegate, divides a file.
@@ -117,7 +108,6 @@ def serve() -> None:
             "default": partial(_handle_run, "AUTO"),
             "trace": _handle_trace,
             "delegated": _handle_delegated,
-            "time": _handle_time,
         }
     )
 
@@ -209,17 +199,6 @@ def _handle_trace(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
                 values.append(model.get_tensor(index))
                 indices.append(index)
     return {"indices": indices}, values
-
-
-def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
-    threads, runs = map(int, arrays[0])
-    model = _invoked(path, "AUTO", arrays[1:], threads=threads)
-    spent = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        model.invoke()
-        spent.append(1e6 * (time.perf_counter() - start))
-    return {"microseconds": float(np.median(spent))}, ()
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from qtool.backends.runtime import Arrays
 from qtool.backends.session import fit_channels
 from qtool.core import value_names
 from qtool.core.affine import Affine
-from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.conversion_record import LAYOUT, ConversionRecord, read_metadata
-from qtool.plugins.tflite.file import Model, Operator, load, to_bytes
+from qtool.plugins.tflite.file import Model, load
 from qtool.plugins.tflite.file.codes import affine_of, is_codes, tensor_names
 
 
@@ -219,51 +218,6 @@ class LitertFile:
     def is_fixed(self) -> bool:
         """Whether the batch is fixed to 1."""
         return bool(self.inputs) and all(p.shape[:1] == (1,) for p in self.inputs)
-
-    def _in_one_run(self, batch: Arrays) -> list[Array]:
-        """Return the samples that the file takes at a time."""
-        arrays = self.arrays(batch)
-        return [a[:1] for a in arrays] if self.is_fixed else arrays
-
-    def time_operators(
-        self, batch: Arrays, threads: int, runs: int
-    ) -> Iterator[tuple[Operator, float]]:
-        """Yield each operator with the microseconds of a run of it alone, with XNNPACK.
-
-        Args:
-            batch: inputs in the layout of the network.
-            threads: number of threads of the interpreter.
-            runs: number of runs.
-        """
-        arrays = self._in_one_run(batch)
-        values = litert.trace(self.path, arrays)
-        values |= dict(zip(self.model.inputs, arrays, strict=True))
-        samples = len(batch[0]) if self.is_fixed and batch[0].ndim else 1
-        with scratch_folder() as folder:
-            path = folder / "operator.tflite"
-            for op in self.model.operators:
-                part, computed = self._alone(op)
-                if not computed or any(i not in values for i in computed):
-                    continue
-                path.write_bytes(to_bytes(part))
-                inputs = [values[i] for i in computed]
-                yield op, samples * litert.time_runs(path, inputs, threads, runs)
-
-    def _alone(self, op: Operator) -> tuple[Model, list[int]]:
-        """Return one operator as a model, and the tensors that it takes."""
-        used = dict.fromkeys(i for i in (*op.inputs, *op.outputs) if i >= 0)
-        place = {index: at for at, index in enumerate(used)}
-        tensors = tuple(self.model.tensors[i] for i in used)
-        present = dict.fromkeys(i for i in op.inputs if i >= 0)
-        computed = [i for i in present if self.model.tensors[i].data is None]
-        inputs, outputs = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
-        moved = replace(op, inputs=tuple(place.get(i, i) for i in op.inputs), outputs=outputs)
-        part = Model(
-            *(tensors, (moved,), inputs, outputs),
-            input_names=tuple(map(str, inputs)),
-            output_names=tuple(map(str, outputs)),
-        )
-        return part, computed
 
 
 _HELPERS = ("pad", "image", "transpose", "requantize", "uncropped", "gate", "columns", "rank")

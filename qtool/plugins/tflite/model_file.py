@@ -123,15 +123,8 @@ class TfliteModelFile:
         outputs = (o for op in self.file.model.operators for o in op.outputs)
         return [self.file.layers[i] for i in (*self.file.model.inputs, *outputs)]
 
-    def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
-        """Time each operator alone: LiteRT's Python package has no profile."""
-        kernels: dict[str, dict[str, None]] = {}
-        spent: dict[str, float] = {}
-        for op, microseconds in self.file.time_operators(inputs, threads, runs):
-            name = self.file.layers[op.outputs[0]]
-            kernels.setdefault(name, {})[op.name] = None
-            spent[name] = spent.get(name, 0.0) + microseconds
-        return {name: NodeKernel(" + ".join(kernels[name]), spent[name]) for name in kernels}
+    def node_times(self, *_: object, **__: object) -> dict[str, NodeKernel]:
+        return {}  # LiteRT's Python package has no profile
 
     def deployment(self) -> Deployment | None:
         return deployment.measure_deployment(self.file)

@@ -14,7 +14,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.engine import lower
-from qtool.plugins.tflite.file import Operator, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, to_bytes
 from qtool.plugins.tflite.file.codes import tensor_names
 from qtool.plugins.tflite.litert_file import LitertFile
 
@@ -101,3 +101,24 @@ class TfliteFile(LitertFile):
             path.write_bytes(to_bytes(part))
             results = litert.run_reference(path, [operands[i].numpy() for i in computed])
         return [torch.from_numpy(r.copy()) for r in results]
+
+    def _alone(self, op: Operator) -> tuple[Model, list[int]]:
+        """Return one operator as a model, and the tensors that it takes."""
+        used = dict.fromkeys(i for i in (*op.inputs, *op.outputs) if i >= 0)
+        place = {index: at for at, index in enumerate(used)}
+        tensors = tuple(self.model.tensors[i] for i in used)
+        present = dict.fromkeys(i for i in op.inputs if i >= 0)
+        computed = [i for i in present if self.model.tensors[i].data is None]
+        inputs, outputs = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
+        moved = replace(op, inputs=tuple(place.get(i, i) for i in op.inputs), outputs=outputs)
+        part = Model(
+            *(tensors, (moved,), inputs, outputs),
+            input_names=tuple(map(str, inputs)),
+            output_names=tuple(map(str, outputs)),
+        )
+        return part, computed
+
+    def _in_one_run(self, batch: Arrays) -> list[Array]:
+        """Return the samples that the file takes at a time."""
+        arrays = self.arrays(batch)
+        return [a[:1] for a in arrays] if self.is_fixed else arrays

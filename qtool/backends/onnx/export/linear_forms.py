@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
-from qtool.core.ops import recurrent, row_of
+from qtool.core.ops import Op, recurrent, row_of
 from qtool.core.packed_codes import pack
 from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.schemes import channel_block
@@ -45,10 +45,12 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
                     _lower_lstm(module, node)
             elif node.target is torch.ops.aten.linear.default:
                 _lower(module, node, stored, target.file.contrib)
-            elif row.key == "experts":
-                _lower_experts(module, node, stored)
             elif row.from_blocks is not None:
-                _lower_table(module, node, stored)
+                _lower_blocks(module, node, row, stored)
+    for node in reversed(module.graph.nodes):
+        called = G.submodule(module, node)
+        if isinstance(called, QuantPoint | DynamicPoint) and not node.users:
+            module.graph.erase_node(node)
 
 
 def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool) -> None:
@@ -77,47 +79,27 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
         args = (data, *tensors, bias, params.qtype.bits)
         call = G.add_call(node, torch_ops.linear_nbits, args, name, node)
     G.replace(node, call)
-    for each in (weight, x) if dynamic else (weight,):
-        if not each.users:
-            module.graph.erase_node(each)
 
 
-def _lower_experts(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
-    rows, weight, ids, experts = node.args
+def _lower_blocks(module: fx.GraphModule, node: fx.Node, row: Op, stored: _Stored) -> None:
+    """Lower experts, or a lookup in the codes of a layer; an embedding of its own is lowered
+    elsewhere."""
+    data, weight, *rest = node.args
     assert isinstance(weight, fx.Node)
     point = G.submodule(module, weight)
-    assert isinstance(point, QuantPoint)
-    params = point.params
-    assert params is not None  # it is calibrated
-    tensors = _tensors(module, G.source(weight), point, "blocks", stored)
-    args = (rows, *tensors, ids, experts, params.qtype.bits)
-    G.replace(node, G.add_call(node, torch_ops.expert_nbits, args, G.name_of(node), node))
-    if not weight.users:
-        module.graph.erase_node(weight)
-
-
-def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
-    """Lower a lookup in the codes of a layer; an embedding of its own is lowered elsewhere."""
-    ids, weight = node.args[0], G.source(node, 1)
-    point = G.submodule(module, weight)
-    if not isinstance(point, QuantPoint) or point.block is None:
+    if not isinstance(point, QuantPoint) or (row.key != "experts" and point.block is None):
         return
-    row, params = row_of(node), point.params
-    assert row is not None
-    assert params is not None  # it is calibrated
+    assert point.params is not None  # it is calibrated
     tensors = _tensors(module, G.source(weight), point, "blocks", stored)
-    args = (ids, *tensors, params.qtype.bits)
+    args = (data, *tensors, *rest, point.params.qtype.bits)
     G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
-    if not weight.users:
-        module.graph.erase_node(weight)
 
 
 def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
     """Lower a dynamic LSTM to codes as the kernel takes them: [directions, in, 4 x hidden]."""
     head, stored = next(iter(module.graph.nodes)), list[fx.Node]()
     x, _, _, b = node.args[:4]
-    weights = [G.source(node, 1), G.source(node, 2)]
-    for weight in weights:
+    for weight in (G.source(node, 1), G.source(node, 2)):
         point = G.submodule(module, weight)
         assert isinstance(point, QuantPoint)
         source, params = G.source(weight), point.params
@@ -134,9 +116,6 @@ def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
     states = (*node.args[4:], None, None)[:2]
     args = (x, *stored, b, *states)
     G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
-    for weight in weights:
-        if not weight.users:
-            module.graph.erase_node(weight)
 
 
 def _tensors(

@@ -24,8 +24,8 @@ from qtool.backends.onnxruntime.disable_input_rounding import (
 from qtool.backends.onnxruntime.executed_file import ExecutedFile
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
-from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.runtime import Arrays
+from qtool.backends.onnxruntime.session import ONNXRUNTIME, run, session
+from qtool.backends.runtime import Arrays, Runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.memory import trim_memory
 from qtool.core.types import Array
@@ -78,6 +78,12 @@ class ExportedFile(ExecutedFile):
             return program
         source = self._without_input_rounding() if self._has_input_rounding else self.qdq
         return lower(source, program.profile, as_written=True)
+
+    def run_in(self, runtime: Runtime | None, arrays: Arrays) -> list[Array]:
+        """Return outputs of a runtime; None: of ONNX Runtime without optimisation."""
+        if runtime is None:
+            return self.run_as_written(arrays)
+        return self.run(arrays) if runtime is ONNXRUNTIME else runtime.run(self.path, arrays)
 
     def run_as_written(self, arrays: Arrays) -> list[Array]:
         """Return outputs without any optimisation, node by node."""

@@ -135,12 +135,7 @@ def check_parity(
     """
     exported = ExportedFile.of(file)
     reference, as_written = written or (expected, exported.run_as_written(inputs))
-    if runtime is None:
-        optimised = None
-    elif runtime is ONNXRUNTIME:
-        optimised = exported.run(inputs)
-    else:
-        optimised = runtime.run(exported.path, inputs)
+    optimised = None if runtime is None else exported.run_in(runtime, inputs)
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,
@@ -274,15 +269,9 @@ def _check_pairs(node: Node, codes: Any, axis: int, limit: int) -> None:
 
 
 def _check_bias(node: Node, expected: Any) -> None:
-    value = input_at(node, 2)
-    bias = None if value is None else value.producer
-    codes = None if bias is None else _constant(bias, 0)
-    if (
-        bias is None
-        or bias.op_type != "DequantizeLinear"
-        or codes is None
-        or codes.dtype != "int32"
-    ):
+    bias = _dequantized(node, 2, "bias")
+    codes = _constant(bias, 0)
+    if codes is None or codes.dtype != "int32":
         raise VerificationError(f"{node.name}: its bias is not dequantized from int32")
     if not np.array_equal(_constant(bias, 1), expected.astype(np.float32)):
         raise VerificationError(f"{node.name}: its bias scale is not input scale x weight scale")

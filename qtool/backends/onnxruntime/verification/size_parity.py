@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.node_parity import compare_nodes
 from qtool.backends.runtime import Runtime
@@ -58,17 +58,9 @@ def _checks(
     runtime: Runtime | None,
     names: Iterable[str],
 ) -> list[SizeCheck]:
-    run = _runner(file, runtime)
+    run = partial(file.run_in, runtime)
     others = at_other_sizes(model.graph, batch, model.run_float, names)
     return [_check(model, file, other, run) for other in others]
-
-
-def _runner(file: ExportedFile, runtime: Runtime | None) -> Callable[[Arrays], Arrays]:
-    if runtime is None:
-        return file.run_as_written
-    if runtime is ONNXRUNTIME:
-        return file.run
-    return lambda arrays: runtime.run(file.path, arrays)
 
 
 def _check(

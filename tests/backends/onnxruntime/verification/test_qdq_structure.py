@@ -108,7 +108,7 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     ),
     "float weight": (float_weight, "2: its weight is not dequantized from codes"),
     "float input": (float_input, "0: its input is not dequantized from codes"),
-    "float bias": (float_bias, "0: its bias is not dequantized from int32"),
+    "float bias": (float_bias, "0: its bias is not dequantized from codes"),
     "uint8 weight": (uint8_weight, "0: its weight is uint8, not int8"),
     "Gemm the other way": (transposed, "2: .*axis"),
     "rank-1 activation scale": (
