@@ -94,7 +94,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
             drawn = {name.partition(".")[0] for name in {*own} ^ {*names}} == {_NOISE}
             both = Argument("--noise-input", text="draw the noise of both files with {}")
             same = OtherFile("compare models of one task")
-            written = OtherFile("give the float file that `qtool quantize --float-file` writes with it")
+            written = OtherFile("give the file that `qtool quantize --float-file` writes with it")
             raise DataError(
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
                 f"({_listed(first)})",
