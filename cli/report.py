@@ -69,8 +69,8 @@ def command(
 
     FILE is an .onnx or a .tflite file. Writes report.html, report.md and report.json. A MODEL
     (package.module:factory or .pt2) is calibrated and converted first, and its int8 file is written
-    too. If the command is interrupted, run it again: it resumes. JSON is the report.json of a
-    report, or what report or compare printed with --json: its pages are written again.
+    too. JSON is the report.json of a report, or what report or compare printed with --json: its
+    pages are written again.
 
     \b
     Example:
@@ -141,7 +141,7 @@ _PAGES = {"source", "output_", "as_json", "fail_on"}
 
 def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None) -> None:
     """Write the pages of a stored report; nothing is measured."""
-    from qtool.evaluation.report.page.write import ReportFolder
+    from qtool.evaluation.report.page.write import write_report
     from qtool.evaluation.report.report import Report
 
     context = click.get_current_context()
@@ -152,6 +152,6 @@ def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None)
                 f"{stored} is a stored report, of which nothing is measured: leave it out",
                 param_hint=parameter.opts[0],
             )
-    report = ReportFolder.of(folder).write(Report.read(stored))
+    report = write_report(folder, Report.read(stored))
     output.show_report(report, as_json, folder)
     output.exit_if_missed(report, fail_on)

@@ -128,15 +128,16 @@ class QuantizedModel(Quantized):
             DataError: unusable data, labels or evaluation function.
             FileError: the folder cannot be written, or holds other files than a report.
         """
-        from qtool.evaluation.report.page.folder import MODEL
-        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
+        from qtool.evaluation.report.page.folder import MODEL, check_folder
+        from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
         place = Path(folder)
         options = (options or ReportOptions()).titled(resolve(place).name)
         judged = _LabelledData(data, *options.metrics, columns=[self.reference.columns])
         judged.check(options.goals.drop)
         with scratch_folder() as scratch:
-            file, pages = scratch / MODEL, ReportFolder.of(place)
+            check_folder(place)
+            file = scratch / MODEL
             self.export(file)
             subjects = [
                 Baseline(self.captured, scratch, self.plan.target, file.suffix).subject,
@@ -144,9 +145,9 @@ class QuantizedModel(Quantized):
                     MODE_NAMES[self.plan.recipe.mode], file, f"{origin}, target {self.plan.target}"
                 ),
             ]
-            layers, kept = _planned_layers(self), pages.kept
-            report = _build_report(subjects, judged, options, layers=layers, folder=kept, bars=bars)
-            return pages.write(report, file)
+            layers = _planned_layers(self)
+            report = _build_report(subjects, judged, options, layers=layers, bars=bars)
+            return write_report(place, report, file)
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
         """Time an exported file and the float model; None if its target does not run here.

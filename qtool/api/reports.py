@@ -23,6 +23,7 @@ from qtool.distributed import current
 from qtool.evaluation.build_report import build_report
 from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report.page.folder import check_folder
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject, quantized_subject
@@ -71,14 +72,15 @@ def compare(
     options = (options or ReportOptions()).titled(title)
     judged = LabelledData(data, *options.metrics, columns=calibrated_columns(*ordered))
     judged.check(options.goals.drop)
-    pages = None
     if folder is not None:
-        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
+        check_folder(Path(folder))
+    subjects = compared_subjects(ordered)
+    report = build_report(subjects, judged, options, layers=NO_LAYERS, bars=bars)
+    if folder is None:
+        return report
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
-        pages = ReportFolder.of(Path(folder))
-    subjects, kept = compared_subjects(ordered), None if pages is None else pages.kept
-    report = build_report(subjects, judged, options, layers=NO_LAYERS, folder=kept, bars=bars)
-    return report if pages is None else pages.write(report)
+    return write_report(Path(folder), report)
 
 
 @keywords_of(QuantizeOptions)
@@ -149,19 +151,19 @@ def report(
         float_ = float_source(
             *(file, model, judged, work), dynamic=how.dynamic, other_model=other_model
         )
-        from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
-
-        pages = ReportFolder.of(Path(folder))
+        check_folder(Path(folder))
         report = build_report(
             [float_.subject, quantized_subject(opened)],
             float_.data or judged,
             options,
             layers=float_.layers(),
-            folder=pages.kept,
             bars=bars,
         )
     warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
-    return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))
+    report = replace(report, accuracy=replace(report.accuracy, warnings=warnings))
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+
+    return write_report(Path(folder), report)
 
 
 def _check_use(source: Any, model: Any, **conversion: Any) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qtool.backends.formats import open_file
@@ -15,7 +12,6 @@ from qtool.backends.model_file import ModelFile
 from qtool.core.array_batches import whole_arrays
 from qtool.core.errors import KernelError
 from qtool.core.progress import Bars, length_of, no_bars
-from qtool.core.store import Store
 from qtool.core.torch_package import has_torch
 from qtool.core.types import Array
 from qtool.evaluation.evaluation import ModelFacts
@@ -26,7 +22,6 @@ from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, WorstSample, summarize
 from qtool.evaluation.measure.output_pass import (
-    Agreements,
     FirstBatches,
     Reference,
     Yardsticks,
@@ -56,7 +51,6 @@ class LayerAnalysis(Protocol):
 
     def fields(
         self,
-        store: Store,
         batches: Sequence[Mapping[str, Array]],
         options: ReportOptions,
         bars: Bars,
@@ -64,7 +58,6 @@ class LayerAnalysis(Protocol):
         """Return the fields of a report on layers and plan.
 
         Args:
-            store: where intermediate results are.
             batches: the first batches, by the names of the inputs.
             options: budget of the measurement.
             bars: as for `build_report`.
@@ -77,7 +70,6 @@ def build_report(
     options: ReportOptions,
     *,
     layers: LayerAnalysis | str,
-    folder: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
     """Measure files on the same data and return the report.
@@ -87,7 +79,6 @@ def build_report(
         data: batches with their labels and metrics.
         options: goals, timing.
         layers: what measures the layers of the second file, or why they are not measured.
-        folder: folder for intermediate results; the same run started again resumes from there.
         bars: returns a progress bar for a title and a length.
 
     Raises:
@@ -98,23 +89,18 @@ def build_report(
     files, names = [s.file for s in subjects], [s.name for s in subjects]
     check_same_inputs(files)
     opened = tuple(open_file(f) for f in files)
-    store = Store(folder, digest_of(opened, options))
     reference = Reference(files[0])
     first = FirstBatches(options.samples, reference.session.inputs)
-    yardsticks = Yardsticks(store.load_record("agreements", Agreements))
+    yardsticks = Yardsticks()
     arrays = data.arrays(reference.session, bars("evaluating", length_of(whole_arrays(data.whole))))
-    measured = measure_arrays(
-        reference, files[1:], arrays, first=first, store=store, yardsticks=yardsticks
-    )
-    agreements = store.load_or_make("agreements", Agreements, yardsticks.agreements)
-    accuracy = summarize(measured, data.labels, names=names, agreements=agreements)
+    measured = measure_arrays(reference, files[1:], arrays, first=first, yardsticks=yardsticks)
+    agreements = yardsticks.agreements()
+    accuracy = summarize(measured, data.labels, data.metrics(files), names, agreements)
     if data.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
-    audits = _audit(store, subjects, opened, layers, first)
-    latency, profile = measure_latencies(store, subjects, first.joined(TIMED), options, bars)
-    fields = _layer_fields(layers, store, first, options, bars)
-    if user := data.metrics(files):
-        accuracy = summarize(measured, data.labels, user, names, agreements)
+    audits = _audit(subjects, opened, layers, first)
+    latency, profile = measure_latencies(subjects, first.joined(TIMED), options, bars)
+    fields = _layer_fields(layers, first, options, bars)
     models = _judged(audits, accuracy, latency, options.goals)
     return Report(
         **_heading(options),
@@ -130,17 +116,16 @@ def build_report(
 
 
 def _audit(
-    store: Store,
     subjects: Sequence[Subject],
     files: Sequence[ModelFile],
     layers: LayerAnalysis | str,
     first: FirstBatches,
 ) -> Audits:
     """Return the coverage and exactness of each file, as planned where it does not run here."""
-    coverages = [coverage_of(store, i, f) for i, f in enumerate(files)]
+    coverages = [coverage_of(file) for file in files]
     if not isinstance(layers, str) and not files[1].runs_here:
         coverages[1] = layers.planned_coverage()
-    exact = (None, *(exactness_of(store, i, f, first) for i, f in enumerate(files[1:], 1)))
+    exact = (None, *(exactness_of(file, first) for file in files[1:]))
     return list(zip(subjects, coverages, exact, strict=True))
 
 
@@ -151,14 +136,13 @@ def _heading(options: ReportOptions) -> Mapping[str, Any]:
 
 def _layer_fields(
     layers: LayerAnalysis | str,
-    store: Store,
     first: FirstBatches,
     options: ReportOptions,
     bars: Bars,
 ) -> Mapping[str, Any]:
     if isinstance(layers, str):
         return {"layers_note": layers}
-    return layers.fields(store, first.by_name(), options, bars)
+    return layers.fields(first.by_name(), options, bars)
 
 
 def _float_operators(audits: Audits) -> Iterator[FloatOperator]:
@@ -206,25 +190,15 @@ def _named(accuracy: Accuracy, names: SampleNames | None) -> Accuracy:
     return replace(accuracy, models=tuple(models))
 
 
-def digest_of(files: Sequence[ModelFile], options: ReportOptions) -> str:
-    digest = hashlib.sha256(options.mark.encode())
-    for part in (part for file in files for part in file.parts):
-        with part.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:32]
-
-
-def coverage_of(store: Store, index: int, file: ModelFile) -> Coverage:
+def coverage_of(file: ModelFile) -> Coverage:
     """Return the audit; in a file without quantized tensors no operator counts as integer."""
-    coverage = store.load_or_make(f"coverage{index}", Coverage, file.coverage)
+    coverage = file.coverage()
     if file.is_quantized:
         return coverage
     return replace(coverage, rows=tuple(replace(row, integer=False) for row in coverage.rows))
 
 
 def measure_latencies(
-    store: Store,
     subjects: Sequence[Subject],
     batch: Sequence[Array],
     options: ReportOptions,
@@ -239,46 +213,32 @@ def measure_latencies(
             one = phase.inputs[0]
             key = (len(one) if one.ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
-                mark = "-".join(filter(None, ("latency", *map(str, key))))
-                time = partial(phase.time, files, threads=threads, seconds=options.seconds)
-                timings[key] = store.load_or_make(mark, Timing, time)
+                timings[key] = phase.time(files, threads=threads, seconds=options.seconds)
                 last = phase, timings[key]
     if last is None:
         return (), None
     phase, timing = last
     profiled = [s.profiled or s.file for s in subjects]
-    profile = store.load_or_make(
-        f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
-        Profile,
-        partial(phase.profile, profiled, [s.name for s in subjects], timing),
-    )
+    profile = phase.profile(profiled, [s.name for s in subjects], timing)
     return tuple(timings.values()), profile if profile.nodes else None
 
 
 EXACT_SAMPLES = 64
 
 
-def exactness_of(
-    store: Store, index: int, file: ModelFile, first: FirstBatches
-) -> Exactness | None:
+def exactness_of(file: ModelFile, first: FirstBatches) -> Exactness | None:
     """Return how exactly the runtime computes what the integer engine does.
 
     None if the file is not quantized, the engine lacks a kernel for it, or torch is not installed.
 
     Args:
-        store: where intermediate results are.
-        index: number of the file in the report.
         file: the file.
         first: the first batches of the data.
     """
     if not file.is_quantized or not has_torch():
         return None
     try:
-        return store.load_or_make(
-            f"exactness{index}",
-            Exactness,
-            lambda: file.compare_codes(first.heads(file.path, EXACT_SAMPLES)),
-        )
+        return file.compare_codes(first.heads(file.path, EXACT_SAMPLES))
     except KernelError:
         return None
 

@@ -78,11 +78,6 @@ class ReportOptions(OptionRecord):
         """What `LabelledData` takes after the batches."""
         return self.labels, self.function, self.where, self.lower_is_better
 
-    @property
-    def mark(self) -> str:
-        """What stored results depend on: neither goals nor title."""
-        return repr([self.batch_sizes, self.threads, self.seconds])
-
 
 @dataclass(frozen=True)
 class GenerationOptions(OptionRecord):

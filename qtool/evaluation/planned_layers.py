@@ -16,7 +16,6 @@ from qtool.core.errors import QtoolError
 from qtool.core.ops import data_inputs, row_of
 from qtool.core.progress import Bars
 from qtool.core.quant_params import QuantParams
-from qtool.core.store import Store
 from qtool.core.types import Array, Requantized
 from qtool.evaluation.measure.layer_errors import HistogramFacts, Sensitivity
 from qtool.evaluation.options import ReportOptions
@@ -37,7 +36,6 @@ class PlannedLayers:
 
     def fields(
         self,
-        store: Store,
         batches: Sequence[Mapping[str, Array]],
         options: ReportOptions,
         bars: Bars,
@@ -46,9 +44,7 @@ class PlannedLayers:
         bar = bars("measuring layers", None)
         tensors = [Batch((), {n: to_tensor(a) for n, a in each.items()}) for each in batches]
         try:
-            layers = measure_sensitivity(
-                quantized, tensors, budget=options.budget, store=store, progress=bar
-            )
+            layers = measure_sensitivity(quantized, tensors, budget=options.budget, progress=bar)
         except QtoolError as error:
             note = str(error)
         return {

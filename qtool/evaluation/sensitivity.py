@@ -10,11 +10,8 @@ before they were rounded.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
-import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +31,6 @@ from qtool.core.graph.node_calls import Values
 from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
-from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.evaluation.layer_facts import (
     BINS,
@@ -53,7 +49,6 @@ from qtool.planning.plan import Kind
 
 CHUNK = 32
 MEMORY = 256 << 20
-SAVE_EVERY = 5.0
 NOISE_FLOOR = 1e-12
 
 # what is summed for each layer, as [signal, noise] pairs
@@ -77,7 +72,6 @@ def measure_sensitivity(
     data: Sequence[Batch],
     *,
     budget: float = ReportOptions.budget,
-    store: Store | None = None,
     progress: Progress = no_progress,
 ) -> Sensitivity:
     """Measure every layer of a quantized model.
@@ -86,7 +80,6 @@ def measure_sensitivity(
         data: batches as the model takes them.
         budget: cost of the sweep in runs of the float model over the same data; the float and the
             quantized run take 2 of them, or slightly more.
-        store: where the sums are, from which an interrupted sweep resumes.
 
     Raises:
         DataError: no data.
@@ -100,19 +93,10 @@ def measure_sensitivity(
     replay, layers = unrounded_executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)
-    sums = _Sums(layers, store or Store(), _digest(quantized, schedule))
-    sums.resume()
-    saved = time.monotonic()
+    sums = _Sums(layers)
     for number, chunk in enumerate(progress(schedule.chunks)):
-        if number < sums.done:
-            continue
         turns = schedule.turns(number, len(layers))
         _measure(sums, replay, quantized, every, chunk, turns)
-        sums.done = number + 1
-        if time.monotonic() - saved > SAVE_EVERY:
-            sums.save()
-            saved = time.monotonic()
-    sums.save()
     return _sensitivity(quantized, sums, schedule)
 
 
@@ -166,37 +150,13 @@ def split_batch(batch: Batch, size: int) -> list[Batch]:
 class _Sums:
     """Running sums of a sweep, and histograms of the layers' outputs."""
 
-    def __init__(self, layers: Sequence[Layer], store: Store, digest: str) -> None:
+    def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.store, self.digest = store, digest
-        self.done = 0
         self.pairs = {name: np.zeros((len(layers), 2)) for name in SUMS}
         self.counts = np.zeros((len(layers), 3), np.int64)  # samples, clipped, elements
         self.output = np.zeros(2)
         self.logs = np.zeros(len(layers))  # of only / whole error, summed over samples
         self.histograms = [Histogram(None, bins=BINS) for _ in layers]
-
-    def save(self) -> None:
-        arrays: dict[str, Any] = {f"pairs/{k}": v for k, v in self.pairs.items()}
-        arrays |= {"counts": self.counts, "output": self.output, "logs": self.logs}
-        arrays["done"] = np.array(self.done)
-        for i, histogram in enumerate(self.histograms):
-            if not histogram.empty:
-                arrays |= {f"histogram/{i}/{k}": v for k, v in histogram.state().items()}
-        self.store.save("layers", arrays, self.digest)
-
-    def resume(self) -> None:
-        kept = self.store.load("layers", self.digest)
-        if kept is None:
-            return
-        self.done = int(kept["done"])
-        self.pairs = {name: kept[f"pairs/{name}"] for name in SUMS}
-        self.counts, self.output, self.logs = kept["counts"], kept["output"], kept["logs"]
-        for i in range(len(self.histograms)):
-            prefix = f"histogram/{i}/"
-            state = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
-            if state:
-                self.histograms[i] = Histogram.from_state(state, None, bins=BINS)
 
 
 def _measure(
@@ -266,19 +226,6 @@ def _noises(
         error = real[i] - (new[i] if new and i in new else values[i])
         total = total + error.reshape(len(error) if error.dim() else 1, -1).double().square().sum(1)
     return np.atleast_1d(np.asarray(total, np.float64))
-
-
-def _digest(quantized: Quantized, schedule: _ChunkSchedule) -> str:
-    """Return a hash of what the sums depend on: plan, parameters, weights, data, schedule."""
-    digest = hashlib.sha256(quantized.plan.digest.encode())
-    digest.update(json.dumps([schedule.period, [c.size for c in schedule.chunks]]).encode())
-    tensors = [t for c in schedule.chunks for _, t in c.tensors()]
-    for params in quantized.parameters.values():
-        tensors += [params.scale, params.zero_point]
-    tensors += [t for _, t in sorted(quantized.module.state_dict().items())]
-    for tensor in tensors:
-        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).tobytes())
-    return digest.hexdigest()
 
 
 def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) -> Sensitivity:

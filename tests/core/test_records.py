@@ -1,16 +1,13 @@
-"""Records, their summaries, and the store that keeps them."""
+"""Records and their summaries."""
 
 import json
 import re
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import pytest
 
-from qtool.core.errors import FileError
 from qtool.core.records import from_json, json_fields, to_json
-from qtool.core.store import Store
 from qtool.core.summary import Printed, Summary, group_notes
 from qtool.evaluation.file_contents import ModelContents
 from qtool.planning.plan import QuantPlan
@@ -160,55 +157,6 @@ def test_tables_are_shown_in_a_notebook_as_they_print() -> None:
 
     assert Table()._repr_html_() == "<pre>a  b &lt; c</pre>"
     assert all(issubclass(kind, Printed) for kind in (QuantPlan, Coverage, ModelContents))
-
-
-@dataclass(frozen=True)
-class Figure:
-    value: float
-
-
-def test_kept_under_its_key_alone(tmp_path):
-    Store(tmp_path, "a").save("x", {"v": np.arange(3)})
-    assert np.array_equal(Store(tmp_path, "a").load("x")["v"], np.arange(3))
-    assert Store(tmp_path, "b").load("x") is None
-    assert Store(tmp_path, "a").load("y") is None
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"no"])
-def test_damaged_is_as_if_absent(tmp_path, damage):
-    store = Store(tmp_path, "a")
-    store.save("x", {"v": np.arange(3)})
-    file = tmp_path / "x.npz"
-    file.write_bytes(damage(file.read_bytes()))
-    assert store.load("x") is None
-
-
-def test_once(tmp_path):
-    made = []
-
-    def make():
-        made.append(1)
-        return Figure(len(made))
-
-    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
-    assert Store(tmp_path, "a").load_or_make("x", Figure, make) == Figure(1)
-    assert Store(tmp_path, "b").load_or_make("x", Figure, make) == Figure(2)
-    Store(tmp_path).clear()
-    assert not tmp_path.exists()
-
-
-def test_without_a_folder_nothing_is_kept():
-    store = Store()
-    store.save("x", {})
-    assert store.load("x") is None
-    assert store.load_or_make("x", Figure, lambda: Figure(1.0)) == Figure(1.0)
-
-
-def test_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    store = Store(tmp_path / "file" / "folder", "a")
-    with pytest.raises(FileError, match="cannot"):
-        store.save("x", {"a": np.zeros(1)})
 
 
 def test_a_note_of_several_lines_is_one() -> None:

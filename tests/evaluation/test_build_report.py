@@ -1,7 +1,5 @@
 """Gathering: each stage measured once, what was kept taken from there, bad data refused early."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from qtool.core.errors import DataError
 from qtool.evaluation.build_report import build_report
 from qtool.evaluation.labelled_data import LabelledData
-from qtool.evaluation.latency.decoding import Phase
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.subject import Subject
 from tests.evaluation.onnx_files import linear_file
@@ -43,22 +40,6 @@ def test_what_is_measured_stands_in_the_report(subjects, data):
     # nothing is quantized in these files, so that nothing counts as integer
     assert [m.integer_mac_share for m in found.models] == [0.0, 0.0]
     assert [m.exactness for m in found.models] == [None, None]
-
-
-def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypatch):
-    first = build_report(subjects, data, QUICK, layers=NOTE, folder=tmp_path / "kept")
-
-    def again(*_, **__):
-        raise AssertionError
-
-    monkeypatch.setattr(Phase, "time", again)
-    monkeypatch.setattr(Phase, "profile", again)
-    second = build_report(subjects, data, QUICK, layers=NOTE, folder=tmp_path / "kept")
-    assert second.latency == first.latency
-    assert second.accuracy == first.accuracy
-    other = replace(QUICK, seconds=0.02)
-    with pytest.raises(AssertionError):
-        build_report(subjects, data, other, layers=NOTE, folder=tmp_path / "kept")
 
 
 def test_bars_are_asked_for_every_stage(subjects, data):

@@ -8,9 +8,7 @@ import torch
 
 import qtool
 from qtool.core.data import Batch
-from qtool.core.graph.executor import Executor
 from qtool.core.sqnr import decibels
-from qtool.core.store import Store
 from qtool.evaluation.layer_facts import layers_of
 from qtool.evaluation.sensitivity import measure_sensitivity, split_batch
 from qtool.planning.fake_quantize import quant_points
@@ -107,41 +105,6 @@ def test_a_smaller_budget_is_kept_by_fewer_samples():
     assert few.evaluations <= 5
     assert all(e.samples > 0 for e in few.layers)
     assert sum(e.samples for e in few.layers) < sum(e.samples for e in many.layers)
-
-
-class KilledError(Exception):
-    pass
-
-
-def test_resumes_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("qtool.evaluation.sensitivity.SAVE_EVERY", -1.0)
-    quantized = chain()
-
-    def stopping(chunks):
-        for i, chunk in enumerate(chunks):
-            if i == 3:
-                raise KilledError
-            yield chunk
-
-    with pytest.raises(KilledError):
-        measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"), progress=stopping)
-    runs = []
-    ran = Executor.run
-    monkeypatch.setattr(Executor, "run", lambda *a: runs.append(1) or ran(*a))
-    resumed = measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"))
-    again = len(runs)
-    runs.clear()
-    assert resumed == measure_sensitivity(quantized, data())
-    assert again == len(runs) - 2 * 3
-
-
-def test_what_was_kept_of_other_data_is_ignored(tmp_path):
-    quantized = chain()
-    measure_sensitivity(quantized, data(), store=Store(tmp_path, "k"))
-    other = [Batch((2 * b.args[0],)) for b in data()]
-    assert measure_sensitivity(quantized, other, store=Store(tmp_path, "k")) == measure_sensitivity(
-        quantized, other
-    )
 
 
 def test_fixed_batch_is_not_cut():

@@ -6,10 +6,7 @@ on the same data later.
 
 from __future__ import annotations
 
-import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.output_evidence import Evidence
 from qtool.core.remedies import DataEdit, OtherFile
-from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.feeder import Arrays
 from qtool.evaluation.language_model import find_language_model
@@ -29,8 +25,6 @@ from qtool.evaluation.measure.output_reader import OutputReader, Ranges
 from qtool.metrics.compared_batches import ComparedBatches
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.sample_statistics import SampleStatistics
-
-SAVE_EVERY = 5.0
 
 _KINDS = {"f": "number", "V": "number", "i": "whole", "u": "whole", "b": "whole"} | dict.fromkeys(
     "OSUT", "text"
@@ -106,23 +100,11 @@ class Agreements:
 class Yardsticks:
     """What every file agrees with the float file in, on the outputs of a pass."""
 
-    def __init__(self, known: Agreements | None = None) -> None:
-        """
-        Args:
-            known: those of an earlier pass over the same data.
-        """
-        self._known, self._files = known, list[ComparedBatches]()
-        self._states = frozenset[str]()
-
-    @property
-    def needs_outputs(self) -> bool:
-        """Whether the outputs of all batches are missing."""
-        return self._known is None
+    def __init__(self) -> None:
+        self._files, self._states = list[ComparedBatches](), frozenset[str]()
 
     def add(self, reader: OutputReader, outputs: Sequence[Arrays]) -> None:
         """Take the outputs of every file for a batch."""
-        if not self.needs_outputs:
-            return
         first, *others = outputs
         if not self._files:
             self._files = [ComparedBatches(reader.names, reader.evidence) for _ in others]
@@ -135,7 +117,7 @@ class Yardsticks:
     def agreements(self) -> Agreements:
         """Return those of each file."""
         left = tuple(self._files[0].left) if self._files else ()
-        return self._known or Agreements(((), *map(self._judged, self._files)), left)
+        return Agreements(((), *map(self._judged, self._files)), left)
 
     def _judged(self, file: ComparedBatches) -> tuple[OutputAgreement, ...]:
         """Return those of a file: of no state, which the outputs that read it judge, unless there
@@ -208,7 +190,6 @@ def measure_arrays(
     data: Iterable[Arrays],
     *,
     first: FirstBatches | None = None,
-    store: Store | None = None,
     watch: Callable[[Arrays, Sequence[Arrays]], None] = lambda _, __: None,
     yardsticks: Yardsticks | None = None,
 ) -> SampleStatistics:
@@ -219,10 +200,8 @@ def measure_arrays(
         files: models with the same inputs and outputs, which are compared with it.
         data: batches, arrays in the order of the inputs.
         first: receives the first batches.
-        store: where intermediate results are, from which an interrupted run resumes if the data is
-            the same.
         watch: receives the inputs of each batch and the outputs of every file.
-        yardsticks: receives the outputs, too, also those of batches with stored results.
+        yardsticks: receives the outputs, too.
 
     Raises:
         DataError: no data, or data that does not fit.
@@ -232,14 +211,10 @@ def measure_arrays(
     sessions = [open_like(reference.session, f, runtime=reference.runtime) for f in files]
     reference.compare_with(files)
     ranges = [_ranges(f, reference.session) for f in (reference.file, *files)]
-    statistics = _Accumulator(store or Store())
+    parts: list[SampleStatistics] = []
     for index, arrays in enumerate(data):
         if first is not None:
             first.add(arrays)
-        mark = _checksum(arrays) if statistics.is_stored else 0
-        known = statistics.has(index, mark)
-        if known and (yardsticks is None or not yardsticks.needs_outputs):
-            continue
         expected = reference.outputs(index, arrays)
         reader = reference.reader
         own = [_like(expected, s.run(arrays)) for s in sessions]
@@ -249,14 +224,10 @@ def measure_arrays(
         watch(arrays, [expected, *others])
         if yardsticks is not None:
             yardsticks.add(reader, [expected, *others])
-        if known:
-            continue
-        statistics.add(reader.read(arrays, [expected, *others], ranges), mark)
-        statistics.save(after=SAVE_EVERY)
-    if not statistics.marks:
+        parts.append(reader.read(arrays, [expected, *others], ranges))
+    if not parts:
         raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
-    statistics.save()
-    return statistics.measured()
+    return SampleStatistics.joined(parts)
 
 
 def _evidence(file: Path, compared: Sequence[Path]) -> dict[str, Evidence]:
@@ -296,54 +267,3 @@ def _check_types(
                 f"{real.dtype}, so they cannot be compared",
                 OtherFile("give a file with the output dequantized"),
             )
-
-
-class _Accumulator:
-    """Statistics of the batches so far, and a checksum of each batch."""
-
-    def __init__(self, store: Store) -> None:
-        self.store, self.saved = store, time.monotonic()
-        self.marks: list[int] = []
-        self.parts: list[SampleStatistics] = []
-        self.stored: list[tuple[int, SampleStatistics]] = []
-        if (arrays := store.load("outputs")) is not None:
-            marks = arrays.pop("marks").tolist()
-            with suppress(KeyError):  # of an older qtool
-                parts = SampleStatistics.from_arrays(arrays).by_batch()
-                self.stored = list(zip(marks, parts, strict=True))
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether results are kept for a later run."""
-        return self.store.folder is not None
-
-    def has(self, index: int, mark: int) -> bool:
-        """Return True if the stored results have this batch; drop the rest if the data changed."""
-        if index < len(self.stored):
-            stored, statistics = self.stored[index]
-            if stored == mark:
-                self.add(statistics, mark)
-                return True
-            self.stored = []
-        return False
-
-    def add(self, statistics: SampleStatistics, mark: int) -> None:
-        self.marks.append(mark)
-        self.parts.append(statistics)
-
-    def save(self, after: float = 0.0) -> None:
-        """Store the results, if the last ones were stored more than `after` seconds ago."""
-        if self.is_stored and time.monotonic() - self.saved >= after:
-            self.saved = time.monotonic()
-            arrays = self.measured().arrays()
-            self.store.save("outputs", {**arrays, "marks": np.array(self.marks)})
-
-    def measured(self) -> SampleStatistics:
-        return SampleStatistics.joined(self.parts)
-
-
-def _checksum(arrays: Sequence[Array]) -> int:
-    mark = 0
-    for array in arrays:
-        mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
-    return mark

@@ -5,11 +5,9 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.onnxruntime.session import OnnxSession, run, session
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
-from qtool.core.store import Store
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.output_pass import Yardsticks
 from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.measured import measure_outputs
@@ -119,48 +117,6 @@ def test_labels_without_scores(tmp_path, x):
         summarize(measure_outputs([file], [x]), np.zeros(50, int))
 
 
-def _stopping(batches, at):
-    for i, batch in enumerate(batches):
-        if i == at:
-            raise KeyboardInterrupt
-        yield batch
-
-
-def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
-    monkeypatch.setattr("qtool.evaluation.measure.output_pass.SAVE_EVERY", -1.0)
-    store = Store(tmp_path / "kept", "k")
-    with pytest.raises(KeyboardInterrupt):
-        measure_outputs(files, _stopping(x.split(10), 3), store=store)
-    ran = []
-    run = OnnxSession.run
-    monkeypatch.setattr(OnnxSession, "run", lambda s, a: ran.append(1) or run(s, a))
-    resumed = measure_outputs(files, x.split(10), store=store)
-    assert len(ran) == 2 * len(files)  # two batches were left
-    whole = measure_outputs(files, x.split(10))
-    assert all(
-        np.array_equal(getattr(resumed, n), getattr(whole, n))
-        for n in ("classes", "signal", "noise")
-    )
-
-
-def test_agreements_of_a_resumed_pass_are_those_of_all_batches(files, x, tmp_path, monkeypatch):
-    monkeypatch.setattr("qtool.evaluation.measure.output_pass.SAVE_EVERY", -1.0)
-    store, whole, resumed = Store(tmp_path / "kept", "k"), Yardsticks(), Yardsticks()
-    with pytest.raises(KeyboardInterrupt):
-        measure_outputs(files, _stopping(x.split(10), 3), store=store, yardsticks=Yardsticks())
-    measure_outputs(files, x.split(10), store=store, yardsticks=resumed)
-    measure_outputs(files, x.split(10), yardsticks=whole)
-    assert resumed.agreements() == whole.agreements()
-
-
-def test_other_data_is_measured_anew(files, x, tmp_path):
-    store = Store(tmp_path / "kept", "k")
-    measure_outputs(files, x.split(10), store=store)
-    other = torch.cat([x[:20], 2 * x[20:]])
-    resumed = measure_outputs(files, other.split(10), store=store)
-    assert np.array_equal(resumed.signal, measure_outputs(files, other.split(10)).signal)
-
-
 def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
     files = [write_tagger(tmp_path / "a.onnx"), write_tagger(tmp_path / "b.onnx", noise=0.3)]
     data = texts((3, 2, 4))
@@ -202,14 +158,6 @@ def test_classes_of_tokens_agree_without_perplexity(tmp_path):
     assert (result.metrics, result.scores, result.tokens) == ((), "tokens", 3 * 9 - 2 * 3)
     assert 0 < result.models[1].agreement.value < 1
     assert result.models[0].agreement.value == 1
-
-
-def test_statistics_of_texts_resume(tmp_path):
-    files = [write_tagger(tmp_path / "a.onnx"), write_tagger(tmp_path / "b.onnx", noise=0.3)]
-    data = texts((3, 2, 4))
-    store = Store(tmp_path / "kept", "k")
-    first = summarize(measure_outputs(files, data, store=store), None)
-    assert summarize(measure_outputs(files, data, store=store), None) == first
 
 
 def classifiers(tmp_path, *weights):

@@ -44,12 +44,6 @@ def check_folder(folder: Path) -> None:
     check_folders(folder, parent)
 
 
-def resume_folder(folder: Path) -> Path:
-    """Return the folder for intermediate results of a run that writes `folder`."""
-    target = resolve(folder)
-    return target.parent / f".{target.name}.resume"
-
-
 def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     """Write the files (contents, or copies of files) as `folder`, replacing an old one.
 
