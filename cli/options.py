@@ -35,7 +35,7 @@ runtime = click.option(
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
-    "onnxruntime-web's WebAssembly, on one thread; docs/emulators.md says what it needs.",
+    "onnxruntime-web's WebAssembly, on one thread, which has to be installed.",
 )
 output_kind = click.option(
     "--output-kind",
@@ -66,7 +66,7 @@ cpu = click.option(
     "--cpu",
     metavar="NAME,...",
     help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
-    "neoverse-n1, neoverse-n2, wasm, or all that are installed (docs/emulators.md).",
+    "neoverse-n1, neoverse-n2, wasm, or all that are installed.",
 )
 
 # --- reports -----------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ def command(
     or as many as --samples says. A file written by qtool contains a
     self-test, which needs no data: it checks that the file is unmodified and gives the expected
     results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
-    and is compared with this machine; see docs/emulators.md. Exits with 1 if the self-test fails or
-    an output differs for another reason than float nodes, which the runtime may fuse and round
-    otherwise; with --cpu if a code differs.
+    and is compared with this machine. Exits with 1 if the self-test fails or an output differs for
+    another reason than float nodes, which the runtime may fuse and round otherwise; with --cpu if a
+    code differs.
 
     \b
     Example:

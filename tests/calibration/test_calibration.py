@@ -288,7 +288,7 @@ def header_that_is_no_json(path: Path) -> None:
 
 
 BROKEN: dict[Callable[[Path], None], str] = {
-    truncate: "it is cut off",
+    truncate: "or a damaged one",
     truncate_to_nothing: "is empty",
     text: "is a text",
     foreign_safetensors: "a safetensors file, but not a calibration of qtool",
