@@ -12,8 +12,6 @@ from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy, WorstSample
 from qtool.evaluation.measure.layer_errors import HistogramFacts, LayerError, Sensitivity
 from qtool.evaluation.options import Goals
-from qtool.evaluation.report.page.figures import figures
-from qtool.evaluation.report.page.render import render_pages
 from qtool.evaluation.report.report import SCHEMA, EdgeFact, FloatOperator, PlanRow, Profile, Report
 from qtool.evaluation.report.verdict import best_model, make_verdict
 from qtool.metrics.intervals import Interval
@@ -29,6 +27,9 @@ HOSTILE = "</script><b>&\"'|x"  # a name that would break a page, or a table of 
 
 def drawn_pages(report: Report) -> dict[str, bytes]:
     """Return the pages with the drawings that tests are spared."""
+    from qtool.evaluation.report.page.figures import figures  # an install without torch has no
+    from qtool.evaluation.report.page.render import render_pages  # plotting library
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qtool.evaluation.report.page.render._figures", figures)
         return render_pages(report)
