@@ -51,8 +51,8 @@ def load_data(
             transform, folder, max_length, padded, unreadable and classes.
 
     Raises:
-        DataError: there is no data, it cannot be read, or there is no preprocessing
-            for it. OptionError: a number is out of its range.
+        DataError: there is no data, it cannot be read, or there is no preprocessing for it.
+        OptionError: a number is out of its range.
         InstallError: other data or another argument than files of arrays take, without torch.
 
     Example:

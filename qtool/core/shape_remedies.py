@@ -15,6 +15,9 @@ NORMALISED = "then the mean and standard deviation of the training, if it had an
 AS_LABELS = DataEdit("it has one number per sample, as labels have: give the inputs")
 
 
+_BITS = re.compile("(u?)int(8|16|32|64)")
+
+
 _IN_NUMPY = (
     (re.compile(r"\.to\(torch\.(\w+)\)"), r'.astype("\1")'),
     (re.compile(r"\.float\(\)"), '.astype("float32")'),
@@ -41,13 +44,22 @@ def type_remedies(expected: str, actual: str, values: Any) -> list[DataEdit]:
     if len(values.shape) == 1:
         return [AS_LABELS]
     convert = _edit("convert it first ({})", f"x.to(torch.{expected})")
-    integers = re.fullmatch(r"u?int\d+", expected) is not None
-    if actual == "uint8" and not integers:
+    bits = _BITS.fullmatch(expected)
+    if actual == "uint8" and bits is None:
         code = "x.float() / 255" if expected == "float32" else f"x.to(torch.{expected}) / 255"
         return [_edit(f"convert it first ({{}}), {NORMALISED}", code)]
-    if integers and "float" in actual:
-        return [_edit("convert it first ({}), if it holds integers of that range", convert.code)]
-    return [convert]
+    if 0 in values.shape or bits is None or re.fullmatch(r"b?float\d+|u?int\d+", actual) is None:
+        return [convert]
+    low, high, levels = float(values.min()), float(values.max()), 2 ** int(bits[2])
+    lowest = 0 if bits[1] else -levels // 2
+    if lowest <= low and high < lowest + levels and bool((values == values.round()).all()):
+        return [convert]
+    return [
+        DataEdit(
+            f"its values are {low:g} to {high:g}, with fractions or beyond {expected}: give the "
+            "integers that the model was trained on, of an image those before it was normalised"
+        )
+    ]
 
 
 def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEdit]:

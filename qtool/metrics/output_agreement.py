@@ -253,7 +253,8 @@ def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
 def _same_values(name: str, kind: str, a: Array, b: Array, rows: Array) -> OutputAgreement:
     """Return the share of equal whole numbers [samples, ...] where `rows` is True."""
     equal, value = (a == b) & rows, float((a == b)[rows].mean())
-    if len(np.union1d(a[rows], b[rows])) < 2:
+    first = a[rows][0]
+    if (a[rows] == first).all() and (b[rows] == first).all():
         return OutputAgreement(name, kind, value, 0)
     interval = clustered_share_interval(*_by_sample(equal, rows))
     return OutputAgreement(name, kind, value, int(rows.sum()), interval=interval)

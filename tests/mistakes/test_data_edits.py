@@ -259,7 +259,8 @@ EDITS: dict[str, Edit] = {
         lambda: quantize([["a.png"]], image_net()),
         lambda: quantize([IMAGES], image_net()),
     ),
-    "convert it first ({}), if it holds integers of that range": (
+    "its values are {} to {}, with fractions or beyond {}: give the integers that the model was "
+    "trained on, of an image those before it was normalised": (
         integers("uint8", IMAGES),
         integers("uint8", (IMAGES * 50).clamp(0, 255).to(torch.uint8)),
     ),

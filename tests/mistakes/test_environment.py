@@ -86,7 +86,7 @@ def _renamed(name: str, new: str) -> str:
 
 REFUSED: list[Case] = [
     (lambda: _broken(ImportError("libfoo.so: cannot open")), "CaptureError", "libfoo.so: cannot"),
-    (lambda: _folder_that_fails(NMS), OTHER, NMS),
+    (lambda: _folder_that_fails(NMS), "CaptureError", NMS),
     (lambda: _imported("raise ValueError('no GPU')"), "CaptureError", "ValueError: no GPU (mis"),
     (lambda: _imported("def f(:"), "CaptureError", "cannot import mistaken_module:net: Syntax"),
     (lambda: _imported("import lightningg"), "CaptureError", "No module named 'lightningg'"),

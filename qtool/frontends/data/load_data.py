@@ -54,8 +54,9 @@ def load_data(
         without: names of arrays that are not inputs.
 
     Raises:
-        DataError: there is no data, it cannot be read, there is no preprocessing for it, or or a
-            recording is none. OptionError: a number is out of its range.
+        DataError: there is no data, it cannot be read, there is no preprocessing for it, or a
+            recording is none.
+        OptionError: a number is out of its range.
     """
     Range(low=1, whole=True).check("batch_size", batch_size)
     if not isinstance(labels, str | None):

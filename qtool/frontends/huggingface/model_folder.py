@@ -12,6 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from qtool.core import plugins
@@ -139,8 +140,9 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        why = first_line(error.__cause__ or error)
-        raise CaptureError(f"{path} cannot be loaded: {why}", DOWNLOAD) from error
+        cause = error.__cause__ or error
+        edits = (DOWNLOAD,) if isinstance(cause, SafetensorError) else ()
+        raise CaptureError(f"{path} cannot be loaded: {first_line(cause)}", *edits) from error
     return model
 
 

@@ -131,7 +131,8 @@ def explain_export_error(
         )
     if isinstance(error, CaptureError):  # an operator of an ONNX file, which its runtime runs
         sizes = ", ".join(_shown(*each) for each in example.tensors())
-        return CaptureError(f"{error} (inputs: {sizes})", DataEdit("give batches of other sizes"))
+        edits_ = error.remedies or (DataEdit("give batches of other sizes"),)
+        return CaptureError(f"{error.problem} (inputs: {sizes})", *edits_)
     why = describe(error) if isinstance(error, LookupError) else first_line(error)
     return CaptureError(
         f"torch.export cannot capture the model{where}: {why}",
@@ -166,9 +167,7 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
             DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
     what = f"{DOES_NOT_RUN} ({inputs or 'no tensors'})"
-    if problem.startswith(
-        "IndexError: index out of range"
-    ):  # before shapes that happen to have smaller positions
+    if problem.startswith("IndexError: index out of range"):
         return CaptureError(f"{what}: {problem}", INDICES)
     if len(example.tensors()) == 1 and example.tensors()[0][1].dim() == 1:
         return CaptureError(f"{what}: {problem}", AS_LABELS)
