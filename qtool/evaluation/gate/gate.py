@@ -44,12 +44,19 @@ from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.measure.output_pass import OutputTypeError, Reference, measure_arrays
+from qtool.evaluation.measure.output_pass import (
+    OutputTypeError,
+    Reference,
+    Yardsticks,
+    measure_arrays,
+)
 from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.same_weights import check_same_files
+from qtool.metrics.compared_batches import is_cache
 from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
 from qtool.metrics.named_metrics import GateMetric, Samples, find_metric
+from qtool.metrics.output_agreement import agreements_text
 from qtool.metrics.sample_statistics import check_finite
 from qtool.metrics.vector_output import VectorOutput
 
@@ -227,6 +234,8 @@ class FilePass:
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
+        others = [o.name for o in session.outputs[1:] if not is_cache(o.name)]
+        self._others = Yardsticks() if others and metric.labels == "" else None
 
     def record(self, labels: Any) -> GateRun:
         """Return what was run where, and how long it took since the pass was made."""
@@ -250,7 +259,9 @@ class FilePass:
             like = self.reference.session
             inputs = open_like(like, files[1], runtime=self._runtime).inputs
             data = fitting_batches(data, inputs, files[1].name)
-        measured = measure_arrays(self.reference, files[1:], data, watch=self._watch)
+        measured = measure_arrays(
+            self.reference, files[1:], data, watch=self._watch, yardsticks=self._others
+        )
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
         has_mask = self.reference.reader.padding.mask is not None
         reader = self.reference.reader
@@ -280,10 +291,24 @@ class FilePass:
             return [GateCheck("samples", Outcome.NOT_COMPARABLE, str(error))]
         broken = int(((known.not_finite[1] > 0) & (known.not_finite[0] == 0)).sum())
         if not broken:
-            name = self.reference.session.outputs[0].name
-            return [*self._data.checks(), *self._constant.checks(name, known.samples)]
+            constant = self._constant.checks(self.reference.session.outputs[0].name, known.samples)
+            return [*self._data.checks(), *constant, *self._other_outputs()]
         text = f"NaN or Inf on {broken} of {known.samples} samples, where the float file has none"
         return [GateCheck("outputs", Outcome.REGRESSION, text), *self._data.checks()]
+
+    def _other_outputs(self) -> list[GateCheck]:
+        """Return what the outputs behind the first agree in, which the metric does not judge."""
+        if self._others is None:
+            return []
+        name = self.reference.session.outputs[0].name
+        _, every = self._others.agreements().files
+        others = [each for each in every if each.output != name]
+        poor = [each for each in others if each.is_poor]
+        text = agreements_text(poor or others, several=True)
+        if poor:
+            text += f"; a metric of what counts, as {argument('--metric')}, judges without them"
+        outcome = Outcome.REGRESSION if poor else Outcome.ACCEPTED
+        return [GateCheck("other outputs", outcome, text)] if others else []
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -100,8 +100,8 @@ class GateMetricResult:
         confidence: see `drop`.
         samples_needed: about how many samples would decide if they were like these; null if these
             do, or no number would.
-        output: the output that has the vectors of the metric, and how its tokens are pooled; ""
-            for metrics of no vectors.
+        output: the output that has the vectors of the metric, and how its tokens are pooled, or of
+            several outputs the one whose agreement it is; "" for other metrics.
     """
 
     name: str
