@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from qtool.backends.formats import open_file
 from qtool.backends.model_file import ModelFile
@@ -36,6 +36,7 @@ from qtool.metrics.metric import check_drop
 from qtool.verification import Coverage, Exactness, SelfCheck
 
 if TYPE_CHECKING:
+    from qtool.evaluation.planned_layers import PlannedLayers
     from qtool.frontends.data.sample_names import SampleNames
 
 
@@ -43,33 +44,12 @@ Audits = Sequence[tuple[Subject, Coverage, Exactness | None]]
 TIMED = 64
 
 
-class LayerAnalysis(Protocol):
-    """What the quantized model in torch says of a file next to what its runtime says."""
-
-    def planned_coverage(self) -> Coverage:
-        """Return the coverage that the plan promises."""
-
-    def fields(
-        self,
-        batches: Sequence[Mapping[str, Array]],
-        options: ReportOptions,
-        bars: Bars,
-    ) -> dict[str, Any]:
-        """Return the fields of a report on layers and plan.
-
-        Args:
-            batches: the first batches, by the names of the inputs.
-            options: budget of the measurement.
-            bars: as for `build_report`.
-        """
-
-
 def build_report(
     subjects: Sequence[Subject],
     data: LabelledData,
     options: ReportOptions,
     *,
-    layers: LayerAnalysis | str,
+    layers: PlannedLayers | str,
     bars: Bars = no_bars,
 ) -> Report:
     """Measure files on the same data and return the report.
@@ -118,7 +98,7 @@ def build_report(
 def _audit(
     subjects: Sequence[Subject],
     files: Sequence[ModelFile],
-    layers: LayerAnalysis | str,
+    layers: PlannedLayers | str,
     first: FirstBatches,
 ) -> Audits:
     """Return the coverage and exactness of each file, as planned where it does not run here."""
@@ -135,7 +115,7 @@ def _heading(options: ReportOptions) -> Mapping[str, Any]:
 
 
 def _layer_fields(
-    layers: LayerAnalysis | str,
+    layers: PlannedLayers | str,
     first: FirstBatches,
     options: ReportOptions,
     bars: Bars,

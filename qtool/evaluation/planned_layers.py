@@ -26,12 +26,13 @@ from qtool.verification import Coverage, planned_coverage
 
 
 class PlannedLayers:
-    """Implements `LayerAnalysis`."""
+    """What the quantized model in torch says of a file next to what its runtime says."""
 
     def __init__(self, quantized: Quantized) -> None:
         self._quantized = quantized
 
     def planned_coverage(self) -> Coverage:
+        """Return the coverage that the plan promises."""
         return planned_coverage(self._quantized.plan)
 
     def fields(
@@ -40,6 +41,13 @@ class PlannedLayers:
         options: ReportOptions,
         bars: Bars,
     ) -> dict[str, Any]:
+        """Return the fields of a report on layers and plan.
+
+        Args:
+            batches: the first batches, by the names of the inputs.
+            options: budget of the measurement.
+            bars: as for `build_report`.
+        """
         quantized, layers, note = self._quantized, None, ""
         bar = bars("measuring layers", None)
         tensors = [Batch((), {n: to_tensor(a) for n, a in each.items()}) for each in batches]
