@@ -24,7 +24,7 @@ from qtool.evaluation.options import Goals, ReportOptions
     record("loading", ModelOptions, MODEL),
     source_options.data_unless("a stored report"),
     reads("classes"),
-    options.report_folder(True, "Folder for the report."),
+    options.report_folder(True),
     click.option(
         "--model",
         callback=source_options.from_cache,
