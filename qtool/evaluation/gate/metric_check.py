@@ -12,7 +12,8 @@ from qtool.core.number_texts import percent, quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW
-from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateOptions, Outcome
+from qtool.evaluation.gate.result import GateCheck, GateMetricResult, Outcome
+from qtool.evaluation.options import GateOptions
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import check_drop, default_drop
