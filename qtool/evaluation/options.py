@@ -97,7 +97,9 @@ class GateOptions(OptionRecord):
         confidence: probability that a file at the limit is not decided about wrongly.
         lower_is_better: the numbers of MODULE:FUNCTION are errors.
         other_model: accept a float file with other weights than the file was made from.
-        runtime, threads, seconds: see `qtool.evaluate`.
+        runtime: see `qtool.evaluate`.
+        threads: number of threads to time with.
+        seconds: time limit for the benchmark.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -111,7 +113,7 @@ class GateOptions(OptionRecord):
     other_model: bool = False
     runtime: str = NATIVE
     threads: int = option(1, range=THREADS)
-    seconds: float = option(2.0, range=Range(0))
+    seconds: float = option(2.0, range=Range(0, DAY))
 
 
 class GateKeywords(TypedDict, total=False):
