@@ -71,8 +71,8 @@ def metric_check(
     )
     unit, scale = (" points", 100) if measured.percent else ("", 1)
     text = f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
-    text += f"{quantity(measured.samples, 'sample')}, {_drop_text(drop, scale, unit)}"
-    text += f", limit {scale * limit:.3g}"
+    text += f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
+    text += f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     text += "" if measured.hits is None else _one_answer(samples)
     outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
     if high < -(most := max(limit, _GAIN * usual)) and not options.other_model:
@@ -90,11 +90,6 @@ def metric_check(
             else "; the drop is so near to the limit that no number of samples decides"
         )
     return GateCheck(measured.name, outcome, text), result
-
-
-def _drop_text(drop: Drop, scale: float, unit: str) -> str:
-    low, high = (scale * end for end in drop.ends(1.0))
-    return f"drop {scale * drop.value:.3g} ({low:.3g} to {high:.3g}){unit}"
 
 
 def _one_answer(samples: Samples) -> str:

@@ -49,7 +49,9 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     target = resolve(folder)
     try:
         with sibling_folder(target) as temporary:
-            temporary.chmod(_mode())
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o777 & ~umask)
             for name, data in files.items():
                 _write(temporary / name, data)
             _sync(temporary)
@@ -57,13 +59,6 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             _sync(target.parent)
     except OSError as error:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
-
-
-def _mode() -> int:
-    """Return the mode of a new folder under the current umask."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o777 & ~umask
 
 
 def _write(path: Path, data: bytes) -> None:
