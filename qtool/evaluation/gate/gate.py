@@ -25,7 +25,6 @@ from qtool.core.errors import DataError, FileError, VerificationError, missing
 from qtool.core.log import log_note, log_warning
 from qtool.core.number_texts import times
 from qtool.core.output_evidence import Evidence
-from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array, Progress
 from qtool.core.versions import version_of
@@ -39,7 +38,7 @@ from qtool.evaluation.gate.inputs import (
     read_labels,
 )
 from qtool.evaluation.gate.metric_check import in_own_order, metric_check
-from qtool.evaluation.gate.result import GateCheck, GateOptions, GateResult, GateRun, Outcome
+from qtool.evaluation.gate.result import GateCheck, GateResult, GateRun, Outcome
 from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
@@ -51,11 +50,12 @@ from qtool.evaluation.measure.output_pass import (
     measure_arrays,
 )
 from qtool.evaluation.model_inputs import check_same_inputs
+from qtool.evaluation.options import GateOptions
 from qtool.evaluation.same_weights import check_same_files
 from qtool.metrics.compared_batches import is_cache
 from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
-from qtool.metrics.named_metrics import GateMetric, Samples, find_metric
+from qtool.metrics.named_metrics import GateMetric, Samples, find_metric, user_metric
 from qtool.metrics.output_agreement import agreements_text
 from qtool.metrics.sample_statistics import check_finite
 from qtool.metrics.vector_output import VectorOutput
@@ -66,7 +66,8 @@ def run_gate(
     against: Path,
     data: LabelledData,
     options: GateOptions,
-    progress: Progress = no_progress,
+    pooling: str,
+    progress: Progress,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of a float file.
 
@@ -75,7 +76,8 @@ def run_gate(
         against: the float file.
         data: batches, with what the metric needs as labels. Where the samples have another order of
             their own (`positions`), the metric sees that.
-        options: what is asked for.
+        options: what is asked for, with a metric.
+        pooling: see `VectorOutput`.
         progress: wraps the iterable of batches.
 
     Raises:
@@ -85,10 +87,10 @@ def run_gate(
         VerificationError: the float file does not run.
     """
     result, labels = GateResult(str(file), str(against), ()), data.labels
-    metric = find_metric(options.metric) if isinstance(options.metric, str) else (options.metric, 0)
+    name, metric = _metric_of(options)
     check_drop(options.max_drop, metric[0].percent)
     try:
-        used = read_labels(options.metric, metric[0], labels)
+        used = read_labels(name, metric[0], labels)
     except DataError as error:
         return _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
     for check in _file_checks(file, against, options):
@@ -101,7 +103,8 @@ def run_gate(
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
-    known = FilePass(metric[0], reference, file, options)
+    vectors = VectorOutput.of([o.name for o in reference.session.outputs], pooling)
+    known = FilePass(metric[0], reference, file, options.runtime, vectors)
     samples = _run(known, files, first, stream)
     if isinstance(samples, GateCheck):
         return _with(result, samples)
@@ -117,6 +120,16 @@ def run_gate(
         check, ratio = _speed_check(files, first, options)
         result = replace(_with(result, check), speedup=ratio)
     return replace(result, run=known.record(used))
+
+
+def _metric_of(options: GateOptions) -> tuple[str, tuple[GateMetric, int]]:
+    """Return the name of a metric, and the metric with the number in its name."""
+    metric = options.metric
+    if isinstance(metric, str):
+        return metric, find_metric(metric)
+    assert metric is not None
+    name = getattr(metric, "__name__", "metric")
+    return name, (user_metric(metric, name, not options.lower_is_better), 0)
 
 
 def _run(
@@ -221,16 +234,20 @@ class FilePass:
     """
 
     def __init__(
-        self, metric: GateMetric, reference: Reference, file: Path, options: GateOptions
+        self,
+        metric: GateMetric,
+        reference: Reference,
+        file: Path,
+        runtime: str,
+        vectors: VectorOutput,
     ) -> None:
         self._begun, self._clock = datetime.now(timezone.utc), time.monotonic()
         self.reference = reference
         self.digest = Digest()
-        self._opened, self._runtime = open_file(file), options.runtime
-        session = reference.session
-        self._vectors = VectorOutput.of([o.name for o in session.outputs], options.pooling)
-        self._is_pooled = False
-        self._data = DataChecks([i.name for i in session.inputs], self._opened.input_ranges())
+        self._opened, self._runtime = open_file(file), runtime
+        self._vectors, self._is_pooled = vectors, False
+        names = [i.name for i in reference.session.inputs]
+        self._data = DataChecks(names, self._opened.input_ranges())
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
