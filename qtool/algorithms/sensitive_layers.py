@@ -44,7 +44,7 @@ from qtool.planning import targets, weight_only
 from qtool.planning.plan import QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
-from qtool.planning.speed.plan_time import plan_time
+from qtool.planning.speed.slow_layers import plan_time
 
 GOOD_DB = 35.0
 """SQNR of an output from which nothing is looked for."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -59,11 +60,11 @@ def _with_tensors(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return new
 
 
-def _is_scalar(x: Any) -> bool:
+def _is_scalar(x: Argument) -> bool:
     return isinstance(x, fx.Node) and not G.is_tensor(x)
 
 
-def _tensor(node: fx.Node, like: Any, number: Any) -> fx.Node:
+def _tensor(node: fx.Node, like: Any, number: Argument) -> fx.Node:
     tensor = insert_before(node, aten.scalar_tensor.default, (number,), "number")
     tensor.kwargs = {"dtype": G.value(like).dtype}
     return G.infer(tensor)
@@ -235,14 +236,14 @@ def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return insert_before(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
 
 
-def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
+def _lifted(node: fx.Node, x: Argument, rank: int, part: str) -> fx.Node:
     batched = (
         x if rank == 3 else insert_before(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
     )
     return insert_before(node, aten.unsqueeze.default, (batched, 1), part)
 
 
-def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
+def _attend(node: fx.Node, tensors: list[fx.Node], mask: Argument) -> fx.Node:
     rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
     product = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
     product.kwargs = rest

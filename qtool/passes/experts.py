@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from qtool.core import graph as G
 from qtool.core import value_names
@@ -54,7 +55,7 @@ class Experts:
     down: fx.Node
 
 
-def _call(node: Any, target: Any) -> fx.Node | None:
+def _call(node: Argument, target: Target) -> fx.Node | None:
     """Return a node if it calls the operator."""
     return node if is_call(node, target) else None
 
@@ -75,7 +76,7 @@ def _weighted_sum(node: fx.Node) -> tuple[Any, fx.Node] | None:
     return product.args[0], shares
 
 
-def _flattened(node: Any) -> fx.Node | None:
+def _flattened(node: Argument) -> fx.Node | None:
     """Return x if a node is x [tokens, count] in one dimension."""
     flat = _call(node, aten.reshape.default)
     if flat is None or flat.args[1] != [-1]:
@@ -106,7 +107,7 @@ def _gated(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, fx.Node]] | None:
     return (source, halves) if G.rank(source) == 2 and rows == parts else None
 
 
-def _gathered(node: Any) -> Product | None:
+def _gathered(node: Argument) -> Product | None:
     """Return a product with matrices that are gathered for each row."""
     squeezed = _call(node, aten.squeeze.dim)
     product = None if squeezed is None else _call(squeezed.args[0], aten.bmm.default)
@@ -122,13 +123,13 @@ def _gathered(node: Any) -> Product | None:
     return G.source(column), weight, G.source(matrices, 2)
 
 
-def _on_codes(node: Any) -> Product | None:
+def _on_codes(node: Argument) -> Product | None:
     """Return a product on codes."""
     layer = _call(node, torch_ops.expert_nbits)
     return None if layer is None else (G.source(layer), G.source(layer, 1), G.source(layer, 4))
 
 
-def _match(product: Callable[[Any], Product | None], node: fx.Node) -> Experts | None:
+def _match(product: Callable[[Argument], Product | None], node: fx.Node) -> Experts | None:
     if (weighted := _weighted_sum(node)) is None:
         return None
     down, shares = weighted

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from qtool.core import graph as G
 from qtool.core.ops import row_of
@@ -36,7 +37,7 @@ def _flatten(node: fx.Node, valued: Valued) -> None:
     sizes = leading_sizes(node, x, G.rank(x) - 1)
     features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
 
-    def add(target: Any, args: tuple[Any, ...], name: str, width: int) -> fx.Node:
+    def add(target: Target, args: tuple[Argument, ...], name: str, width: int) -> fx.Node:
         key = (*map(str, G.shape(x)[:-1]), width, G.value(x).dtype)
         call = G.add_call(node, target, args, name, node, valued.get(key))
         valued.setdefault(key, call)

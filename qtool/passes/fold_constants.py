@@ -180,7 +180,7 @@ def _changes_nothing(node: fx.Node) -> bool:
     return node.args[1] in (1, 1.0) and _same_meta(node)
 
 
-IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
+IDENTITIES: Mapping[fx.node.Target, Callable[[fx.Node], bool]] = {
     aten.dropout.default: _inactive_dropout,
     aten.feature_dropout.default: _inactive_dropout,
     aten.alpha_dropout.default: _inactive_dropout,

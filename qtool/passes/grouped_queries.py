@@ -20,7 +20,7 @@ from qtool.passes.rewrite_rules import insert_before
 aten = torch.ops.aten
 
 
-def _shared(node: Any) -> fx.Node | None:
+def _shared(node: fx.node.Argument) -> fx.Node | None:
     """Return x if a node is x [batch, groups, time, width] with each group repeated in place."""
     if not isinstance(node, fx.Node) or node.target is not aten.reshape.default:
         return None
@@ -63,7 +63,7 @@ def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, Any] | None:
     return (query, key, value, mask) if fits else None
 
 
-def _fits(mask: Any) -> bool:
+def _fits(mask: fx.node.Argument) -> bool:
     """Return whether all heads have the same mask."""
     return isinstance(mask, fx.Node) and (G.rank(mask) == 2 or G.shape(mask)[-3] == 1)
 

@@ -108,7 +108,7 @@ def _allowed(size: Any, begin: int, kernel: int, dilation: int) -> bool:
     return 2 * begin <= kernel and holds
 
 
-def _repeated(pool: fx.Node, x: Any, axis: int, begin: int, end: int) -> Any:
+def _repeated(pool: fx.Node, x: Argument, axis: int, begin: int, end: int) -> Any:
     if not begin and not end:
         return x
     first = (

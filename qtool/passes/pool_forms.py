@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -83,7 +84,7 @@ def _equal_windows(x: fx.Node, out: G.Shape) -> list[int] | None:
     return [s // o for s, o in zip(sizes, out, strict=True)]
 
 
-def _dynamic_windows(node: fx.Node, x: fx.Node, out: G.Shape, pool: Any) -> fx.Node | None:
+def _dynamic_windows(node: fx.Node, x: fx.Node, out: G.Shape, pool: Target) -> fx.Node | None:
     """Return an adaptive pool whose windows are computed when it runs, None where the number of
     windows is another size than that of the image."""
     pairs = list(zip(G.shape(x)[2:], out, strict=True))
@@ -163,7 +164,7 @@ def _adaptive_max(node: fx.Node, x: fx.Node, out: G.Shape) -> fx.Node | None:
     return _by_axis(node, x, out, largest, "rows")
 
 
-def _extreme(extreme: Any) -> Rule:
+def _extreme(extreme: Target) -> Rule:
     """Return the rule of an extreme along one axis whose indices are unused."""
 
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from qtool.core import graph as G
 from qtool.core.ops import recurrent as layers
@@ -207,14 +208,14 @@ def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return hidden
 
 
-def _plain(activation: Any) -> Rule:
+def _plain(activation: Target) -> Rule:
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return _sum(node, activation, *_layers(node, node.args[1]), "")
 
     return rule
 
 
-def _sum(node: fx.Node, activation: Any, a: fx.Node, b: fx.Node, part: str) -> fx.Node:
+def _sum(node: fx.Node, activation: Target, a: fx.Node, b: fx.Node, part: str) -> fx.Node:
     both = insert_before(node, aten.add.Tensor, (a, b), f"{part}.sum" if part else "sum")
     return insert_before(node, activation, (both,), part)
 

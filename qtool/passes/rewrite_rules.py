@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from qtool.core import graph as G
 
@@ -14,23 +15,23 @@ aten = torch.ops.aten
 
 Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
 """Returns the node that replaces the given one, or None to leave it."""
-Rules = Mapping[Any, Rule]
+Rules = Mapping[Target, Rule]
 """Operator or function of torch -> its rule."""
 
 
-def is_call(node: Any, target: Any) -> bool:
+def is_call(node: Argument, target: Target) -> TypeGuard[fx.Node]:
     """Return whether a node calls the operator without keyword arguments."""
     return isinstance(node, fx.Node) and node.target is target and not node.kwargs
 
 
-def commuted(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+def commuted(node: Argument, target: Target) -> Iterator[tuple[Any, Any]]:
     """Yield the two operands of a call in both orders."""
     if is_call(node, target):
         first, second = node.args
         yield from ((first, second), (second, first))
 
 
-def number(module: fx.GraphModule, value: Any) -> float | None:
+def number(module: fx.GraphModule, value: Argument) -> float | None:
     """Return a scalar, or the value of a stored float tensor of one element; None for others."""
     if isinstance(value, fx.Node):
         if value.op != "get_attr" or G.value(value).numel() != 1 or not G.is_float(value):
@@ -45,13 +46,15 @@ def ints(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def insert_before(node: fx.Node, target: Any, args: tuple[Any, ...], part: str = "") -> fx.Node:
+def insert_before(
+    node: fx.Node, target: Target, args: tuple[Argument, ...], part: str = ""
+) -> fx.Node:
     """Insert a call before `node`, named after it, with the suffix `part` if it is not the last."""
     name = G.name_of(node)
     return G.add_call(node, target, args, f"{name}.{part}" if part else name, node)
 
 
-def clone_as(node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+def clone_as(node: fx.Node, target: Target, args: tuple[Argument, ...]) -> fx.Node:
     """Insert a call before `node` with its name, and a value of the same shape and dtype."""
     return G.add_call(node, target, args, G.name_of(node), node, value_from=node)
 

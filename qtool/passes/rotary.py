@@ -35,14 +35,15 @@ def _rotated_half(node: Any) -> fx.Node | None:
     last = G.rank(node) - 1
     if not is_call(minus, aten.neg.default) or not is_call(first, aten.slice.Tensor):
         return None
-    second, x = minus.args[0], first.args[0]
+    second, x = minus.args[0], G.source(first)
     if not is_call(second, aten.slice.Tensor) or second.args[0] is not x:
         return None
     width = G.shape(x)[-1]
     if not isinstance(width, int) or width % 2 or _axis(node) not in (-1, last):
         return None
     front = first.args[1:] == (last, 0, width // 2)
-    back = second.args[1:3] == (last, width // 2) and second.args[3] >= width
+    end: Any = second.args[3]
+    back = second.args[1:3] == (last, width // 2) and end >= width
     return x if front and back else None
 
 
@@ -50,7 +51,7 @@ def _axis(cat: fx.Node) -> Any:
     return G.argument(cat, 1, "dim", 0)
 
 
-def _is_repeated(node: Any) -> bool:
+def _is_repeated(node: fx.node.Argument) -> bool:
     """Return whether both halves of a tensor's features are equal by construction."""
     while isinstance(node, fx.Node):
         if is_call(node, aten.cat.default):
@@ -178,7 +179,7 @@ def _joined(node: fx.Node, x: Any, index: int) -> fx.Node | None:
     split = x.args[0]
     old: Any = node.args[index]
     if is_call(split, aten.reshape.default):
-        before: fx.Node = split.args[0]
+        before = G.source(split)
         if str(G.shape(before)) == str(G.shape(old)):
             return before
         if G.same_sizes(G.shape(before)[-1:], G.shape(old)[-1:]):

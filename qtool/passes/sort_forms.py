@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import operator
 from math import prod
-from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.passes.rewrite_rules import Rules, clone_as, insert_before
@@ -32,7 +32,9 @@ def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return new
 
 
-def _ranked(node: fx.Node, x: Any, rank: int, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
+def _ranked(
+    node: fx.Node, x: Argument, rank: int, axis: int, keep: bool
+) -> tuple[fx.Node, fx.Node]:
     """Return the rank-th smallest value (from 1) along an axis, and its index."""
     least = insert_before(node, aten.topk.default, (x, rank, axis, False, True), "least")
     results = []
@@ -43,7 +45,7 @@ def _ranked(node: fx.Node, x: Any, rank: int, axis: int, keep: bool) -> tuple[fx
     return results[0], results[1]
 
 
-def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
+def _middle(node: fx.Node, x: Argument, axis: int, keep: bool) -> tuple[fx.Node, fx.Node]:
     """Return the median along an axis of dynamic size, and its index."""
     ordered = insert_before(node, aten.sort.default, (x, axis), "ordered")
     size = insert_before(node, aten.sym_size.int, (x, axis), "size")
@@ -82,7 +84,7 @@ def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return None
     size = G.shape(x)[axis]
     if is_rank or isinstance(size, int):
-        rank: Any = node.args[1] if is_rank else (size + 1) // 2
+        rank = G.integer(node, 1) if is_rank else (size + 1) // 2
         results = _ranked(node, x, rank, axis % G.rank(x), keep)
     else:
         results = _middle(node, x, axis % G.rank(x), keep)

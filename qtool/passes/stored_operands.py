@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.passes.fold_batch_norm import fold_statistics
@@ -35,15 +36,15 @@ _OTHERS = (
 )
 
 
-def _is_stored(value: Any) -> bool:
+def _is_stored(value: Argument) -> bool:
     return isinstance(value, fx.Node) and value.op == "get_attr" and G.is_float(value)
 
 
-def _is_computed(value: Any) -> bool:
+def _is_computed(value: Argument) -> bool:
     return isinstance(value, fx.Node) and value.op != "get_attr" and G.is_float(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Argument) -> bool:
     return isinstance(value, int | float)
 
 

@@ -14,10 +14,11 @@ Alistarh 2023).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+
+from qtool.core.types import Array
 
 DAMPING = 0.01  # of the mean of the diagonal of H, as in GPTQ
 TILE_COLUMNS = 128  # of the half of H that is computed
@@ -43,12 +44,12 @@ class PairBounds:
         self._high = np.full(shape, qmax, np.float32)
         self._limit = limit
 
-    def clip(self, column: int, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def clip(self, column: int, codes: Array) -> Array:
         """Clip the codes [groups, out] of a column to its bounds."""
-        bounded: np.ndarray[Any, Any] = np.clip(codes, self._low[column], self._high[column])
+        bounded: Array = np.clip(codes, self._low[column], self._high[column])
         return bounded
 
-    def update(self, column: int, codes: np.ndarray[Any, Any]) -> None:
+    def update(self, column: int, codes: Array) -> None:
         """Bound the partners of a column by its codes [groups, out]."""
         for other in self._partners[column]:
             above = self._limit - np.maximum(codes, 0)
@@ -170,7 +171,7 @@ def _round_block(
     zero: torch.Tensor,
     grid: Grid,
     columns: list[int],
-    pruned: np.ndarray[Any, Any] | None,
+    pruned: Array | None,
     rounded: torch.Tensor,
 ) -> torch.Tensor:
     """Round columns one after the other into `rounded`; return their errors.

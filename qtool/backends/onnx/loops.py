@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -15,6 +14,7 @@ from qtool.backends.onnx.nested_graphs import inner_graphs
 from qtool.core.errors import CaptureError
 from qtool.core.progress import track_task
 from qtool.core.remedies import ModelEdit
+from qtool.core.types import Array
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MAX_RUNS = 100_000_000  # of a loop's body; the runtime takes about a microsecond for each
 SECONDS = 20.0
 """Deadline of a run of a model that has a loop."""
-Array = np.ndarray[Any, Any]
 _COUNTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 
 

@@ -257,18 +257,13 @@ def _places(model: onnx.ModelProto, external: bool) -> Places:
     """Return the places of the weights in external data; empty if all stay in the model."""
     if not external and fits_one_message(model):
         return {}
-    return _placed(model, 0)[0]
-
-
-def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
-    """Return the places of the weights from offset `end` on, and their end."""
-    places = {}
+    places, end = {}, 0
     for tensor in model.graph.initializer:
         length = tensor_bytes(tensor)
         if length > SMALL and tensor.HasField("raw_data"):
             places[tensor.name] = (end, length)
             end += -(-length // PAGE) * PAGE
-    return places, end
+    return places
 
 
 def _write_weights(model: onnx.ModelProto, places: Places, path: Path) -> None:

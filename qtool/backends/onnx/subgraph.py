@@ -28,11 +28,11 @@ from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.core.errors import CaptureError
 from qtool.core.graph.file_parts import FilePart, TensorSizes, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
+from qtool.core.types import Array
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-Array = np.ndarray[Any, Any]
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 TORCH_TYPES: Mapping[int, torch.dtype] = {

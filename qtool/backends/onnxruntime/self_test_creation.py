@@ -11,9 +11,8 @@ import torch
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest
 from qtool.backends.onnxruntime.integer_engine import Program
-from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs, input_specs, run_count
-from qtool.backends.onnxruntime.self_test.observed_tensors import observed_tensors
+from qtool.backends.onnxruntime.self_test.observed_tensors import exact_digests, observed_tensors
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import DataError, KernelError, VerificationError

@@ -25,7 +25,7 @@ from qtool.core.graph.float_tolerance import (
     last_bit_perturbation,
 )
 from qtool.core.remedies import OtherFile, Remedy
-from qtool.frontends.onnx.node_calls import Array
+from qtool.core.types import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import clear_unnamed
 from qtool.frontends.onnx.runtime_values import DRAWS, run_file

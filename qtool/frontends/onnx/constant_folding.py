@@ -19,9 +19,9 @@ from qtool.backends.onnx.nested_graphs import read_names, with_names
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import OtherFile
+from qtool.core.types import Array
 from qtool.core.value_names import unique
 from qtool.frontends.onnx.external_weights import MappedArray
-from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.runtime_parts import FileContext, make_part
 from qtool.frontends.onnx.value_names import label_of
 

@@ -18,7 +18,7 @@ from qtool.core.data.noise_inputs import Noise
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import Argument, DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.shape_remedies import shape_remedies, type_remedies
-from qtool.frontends.onnx.node_calls import Array
+from qtool.core.types import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import open_dimensions
 from qtool.frontends.onnx.runtime_values import run_file

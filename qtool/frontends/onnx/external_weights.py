@@ -17,7 +17,7 @@ from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.downloads import DOWNLOAD
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
-from qtool.frontends.onnx.node_calls import Array
+from qtool.core.types import Array
 
 _CHUNK = 1 << 24  # elements that are converted at once
 _MIN_MAPPED = 1 << 12

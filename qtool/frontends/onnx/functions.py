@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from qtool.backends.onnx.moves import non_negative_index
 from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.ops import recurrent as cells
-from qtool.frontends.onnx.node_calls import Array, NodeCall
+from qtool.core.types import Array
+from qtool.frontends.onnx.node_calls import NodeCall
 
 ATTRIBUTES = (
     "activation_alpha activation_beta activations clip direction hidden_size input_forget layout "

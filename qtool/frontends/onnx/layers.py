@@ -11,8 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
+from qtool.core.types import Array
 from qtool.core.windows import fixed_same_pads, last_pad, same_padding, spans
-from qtool.frontends.onnx.node_calls import Array, NodeCall
+from qtool.frontends.onnx.node_calls import NodeCall
 
 
 def _pads(

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from qtool.core.types import Array
 
 
 class UnsupportedForm(Exception):  # noqa: N818  # not an error: ONNX Runtime runs the node

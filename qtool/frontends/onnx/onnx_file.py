@@ -7,7 +7,7 @@ its fixed ones fixed. Nodes that depend only on constants are folded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
+from qtool.core.types import Array
 from qtool.core.value_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline, compare_with_runtime, refuse_draws
@@ -45,9 +46,8 @@ from qtool.frontends.onnx.example_sizes import (
     with_own_sizes,
     without_ones,
 )
-from qtool.frontends.onnx.external_weights import map_external_weights
+from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, map_external_weights
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
-from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import separate_names
 from qtool.frontends.onnx.runtime_values import run_file, take_draws
@@ -83,38 +83,37 @@ def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxM
             has inputs that are not tensors, or no such inputs as `fixed` has.
     """
 
-    def make() -> OnnxModule:
-        model = _message(file, whole=True)
-        notes = convert_to_float32(model, types_to_convert(model))
-        constants = fix_inputs(model, fixed or {})
-        model = check_and_inline(model)
-        draws = take_draws(model)
-        refuse_draws(model, _DRAWS_AS_INPUT)  # those of inner graphs
-        return OnnxModule(model, fixed=constants, notes=notes, draws=draws)
-
-    file = Path(path)
-    return _module(file, make)
+    return _load(Path(path), True, fixed or {})
 
 
-def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxModule:
+def map_onnx(path: str | Path) -> OnnxModule:
     """Load an ONNX file like `load_onnx`, with external weights mapped instead of read.
 
     Raises:
         CaptureError: as for `load_onnx`; or external data is missing or truncated.
     """
 
-    def make() -> OnnxModule:
-        model = _message(file, whole=False)
-        types = types_to_convert(model)
-        external = map_external_weights(model, file.parent, types)
-        notes = convert_to_float32(model, types)
-        constants = fix_inputs(model, fixed or {})
-        model = check_and_inline(model)
-        refuse_draws(model, _DRAWS_AS_INPUT)
-        return OnnxModule(model, external, constants, notes=notes)
+    return _load(Path(path), False, {})
 
-    file = Path(path)
-    return _module(file, make)
+
+def _load(file: Path, whole: bool, fixed: Mapping[str, Any]) -> OnnxModule:
+    """Load a file; `whole`: with its external weights, which else are mapped."""
+    check_download(file, CaptureError)
+    try:
+        model = _message(file, whole)
+        types = types_to_convert(model)
+        external = NO_EXTERNAL_WEIGHTS if whole else map_external_weights(model, file.parent, types)
+        notes = convert_to_float32(model, types)
+        constants = fix_inputs(model, fixed)
+        model = check_and_inline(model)
+        draws = take_draws(model) if whole else None
+        refuse_draws(model, _DRAWS_AS_INPUT)  # those of inner graphs, too
+        module = OnnxModule(model, external, constants, notes=notes, draws=draws).eval()
+    except CaptureError as error:
+        raise CaptureError(f"{file}: {error.problem}", *error.remedies) from error
+    module.path = file.absolute()
+    module.file_bytes = sum(f.stat().st_size for f in model_files(file))
+    return module
 
 
 def _message(file: Path, whole: bool) -> onnx.ModelProto:
@@ -133,17 +132,6 @@ def _message(file: Path, whole: bool) -> onnx.ModelProto:
         why = f"not a readable ONNX file ({first_line(error)})"
         raise CaptureError(why, DOWNLOAD) from error
     return model
-
-
-def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
-    check_download(file, CaptureError)
-    try:
-        module = make().eval()
-    except CaptureError as error:
-        raise CaptureError(f"{file}: {error.problem}", *error.remedies) from error
-    module.path = file.absolute()
-    module.file_bytes = sum(f.stat().st_size for f in model_files(file))
-    return module
 
 
 def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:

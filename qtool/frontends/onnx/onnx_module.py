@@ -20,8 +20,9 @@ from qtool.core.data.fixed_inputs import NO_FIXED_INPUTS, FixedInputs
 from qtool.core.data.noise_inputs import NOISE, Noise
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.remedies import Argument, Omission
+from qtool.core.types import Array
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
-from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
+from qtool.frontends.onnx.node_calls import UnsupportedForm
 from qtool.frontends.onnx.open_dimensions import open_dimensions
 from qtool.frontends.onnx.read_nodes import OnnxNode, nodes_from_sizes, read_nodes
 from qtool.frontends.onnx.runtime_parts import inputs_of, make_part

@@ -13,9 +13,10 @@ from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.nested_graphs import read_names
 from qtool.backends.onnx.subgraph import TORCH_TYPES
+from qtool.core.types import Array
 from qtool.frontends.onnx.constant_folding import fold_constants, operator_key, to_array
 from qtool.frontends.onnx.external_weights import MappedArray
-from qtool.frontends.onnx.node_calls import Array, NodeCall
+from qtool.frontends.onnx.node_calls import NodeCall
 from qtool.frontends.onnx.operator_table import OPERATORS, OperatorRule
 from qtool.frontends.onnx.runtime_parts import (
     FileContext,

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.nested_graphs import read_names
 from qtool.backends.onnx.subgraph import OnnxSubgraph
-from qtool.frontends.onnx.node_calls import Array
+from qtool.core.types import Array
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from qtool.core.data import Batch
 from qtool.core.data.noise_inputs import Noise, noise_names, seed_of
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import OtherFile
-from qtool.frontends.onnx.node_calls import Array
+from qtool.core.types import Array
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
 _TENSORS = frozenset(f"tensor({name})" for name in _NUMBERS.split())

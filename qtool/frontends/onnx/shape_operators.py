@@ -18,7 +18,8 @@ from onnx import helper
 
 from qtool.backends.onnx import moves
 from qtool.backends.onnx.subgraph import TORCH_TYPES
-from qtool.frontends.onnx.node_calls import Array, NodeCall, UnsupportedForm
+from qtool.core.types import Array
+from qtool.frontends.onnx.node_calls import NodeCall, UnsupportedForm
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 

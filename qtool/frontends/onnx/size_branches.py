@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 import torch
 
-from qtool.frontends.onnx.node_calls import Array, NodeCall, UnsupportedForm
+from qtool.core.types import Array
+from qtool.frontends.onnx.node_calls import NodeCall, UnsupportedForm
 from qtool.frontends.onnx.read_nodes import OnnxNode
 from qtool.frontends.onnx.shape_operators import SHAPE_OPERATORS, each_element
 

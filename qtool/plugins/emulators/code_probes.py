@@ -44,6 +44,37 @@ class CodeTensor:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Probes:
+    """What is compared of a file.
+
+    Attributes:
+        codes: tensors of codes, in the order of the graph.
+        floats: float results of integer kernels.
+        float_nodes: tensor of codes -> the float nodes ahead of it here.
+        hidden: kernels with integers inside whose results cannot be compared.
+    """
+
+    codes: tuple[CodeTensor, ...]
+    floats: tuple[CodeTensor, ...]
+    float_nodes: Mapping[str, tuple[str, ...]]
+    hidden: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, model: onnx.ModelProto, codes: tuple[CodeTensor, ...], executed: onnx.ModelProto
+    ) -> Probes:
+        """Return the probes of a file.
+
+        Args:
+            model: the file.
+            codes: its `code_tensors`.
+            executed: the optimised graph of the model that returns the codes.
+        """
+        floats = float_kernels(executed, model, codes)
+        return cls(codes, floats, float_nodes(executed, codes), hidden_kernels(executed, floats))
+
+
 def code_tensors(model: onnx.ModelProto) -> tuple[CodeTensor, ...]:
     """Return all computed tensors of 8 or 16-bit codes in the order of the graph.
 

@@ -21,10 +21,8 @@ from qtool.core.types import Array
 from qtool.plugins.emulators.available import machine_type
 from qtool.plugins.emulators.code_probes import (
     CodeTensor,
+    Probes,
     code_tensors,
-    float_kernels,
-    float_nodes,
-    hidden_kernels,
 )
 from qtool.plugins.emulators.cpus import Cpu, Family
 from qtool.plugins.emulators.equality_counts import Tally, changed_predictions, tallies
@@ -47,10 +45,7 @@ class Case:
         forms: whether int8 codes are turned into uint8 -> the models.
         outputs: number of outputs of the file itself.
         samples: number of samples of each batch.
-        codes: tensors of codes, in the order of the graph.
-        float_nodes: tensor of codes -> the float nodes ahead of it here; see `code_probes`.
-        floats: float results of integer kernels.
-        hidden: kernels with integers inside whose results cannot be compared.
+        probes: what is compared of it.
     """
 
     plain: Job
@@ -59,16 +54,13 @@ class Case:
     forms: Mapping[bool, Form]
     outputs: int
     samples: tuple[int, ...]
-    codes: tuple[CodeTensor, ...]
-    float_nodes: Mapping[str, tuple[str, ...]]
-    floats: tuple[CodeTensor, ...]
-    hidden: tuple[str, ...]
+    probes: Probes
 
     @cached_property
     def place(self) -> Mapping[str, int]:
         """Output of `forced`, which begins with those of `coded` -> its index."""
         place = self.forms[_lifts(None)].place
-        added = (c.tensor for c in self.floats if c.tensor not in place)
+        added = (c.tensor for c in self.probes.floats if c.tensor not in place)
         return {**place, **{name: i for i, name in enumerate(added, len(place))}}
 
     def compare(
@@ -88,9 +80,9 @@ class Case:
     def kernels(self) -> tuple[CodeTensor, ...]:
         """Integer kernels with the same results in `forced` as in the file, and those with float
         results."""
-        integer = [c for c in self.codes if self.float_nodes.get(c.tensor) == ()]
+        integer = [c for c in self.probes.codes if self.probes.float_nodes.get(c.tensor) == ()]
         same = self.compare(self.coded, self.forced, integer)
-        return (*(c for c in integer if same[c].equal), *self.floats)
+        return (*(c for c in integer if same[c].equal), *self.probes.floats)
 
     def undisturbed(self, plain: Job, forced: Job) -> bool:
         """Return whether the outputs of the file stay the same when it returns its codes, here, and
@@ -114,17 +106,13 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path) -> Cas
     forms = {True: Form.of(folder / "models", model, codes, lifted)}
     forms[False] = Form.of(folder / "arm", model, codes, frozenset()) if lifted else forms[True]
     here = forms[_lifts(None)]
-    executed = optimised_graph(here.path)
-    floats = float_kernels(executed, model, codes)
+    probes = Probes.of(model, codes, optimised_graph(here.path))
     plain = Job(file.absolute(), inputs, new_folder(folder / "plain"), len(samples))
     coded = replace(plain, model=here.path, outputs=new_folder(folder / "coded"))
     run_jobs(None, [plain, coded], folder, 0)
-    forced = here.forced(coded, floats, new_folder(folder / "forced"))
+    forced = here.forced(coded, probes.floats, new_folder(folder / "forced"))
     run_jobs(None, [forced], folder, 0)
-    return Case(
-        *(plain, coded, forced, forms, len(model.graph.output), samples, codes),
-        *(float_nodes(executed, codes), floats, hidden_kernels(executed, floats)),
-    )
+    return Case(plain, coded, forced, forms, len(model.graph.output), samples, probes)
 
 
 def new_folder(folder: Path) -> Path:
@@ -187,13 +175,13 @@ def run_on_cpus(
 
 
 def _compared(case: Case, cpu: Cpu, place: Path, timeout: float) -> CpuResult:
-    plain = replace(case.plain, outputs=new_folder(place / "plain"))
+    plain, probes = replace(case.plain, outputs=new_folder(place / "plain")), case.probes
     form = case.forms[_lifts(cpu)]
-    forced = form.forced(case.coded, case.floats, new_folder(place / "forced"))
+    forced = form.forced(case.coded, probes.floats, new_folder(place / "forced"))
     runtime = run_jobs(cpu, [plain, forced], place / "job", timeout)
     folders = case.plain.outputs, plain.outputs
     outputs = tallies(*folders, plain.batches, range(case.outputs)).values()
-    codes = case.compare(case.forced, forced, case.codes)
+    codes = case.compare(case.forced, forced, probes.codes)
     first = next((c for c, tally in codes.items() if not tally.equal), None)
     kernels = case.compare(case.forced, forced, case.kernels)
     wrong = [c for c, t in kernels.items() if not (t.near if c.dtype == "float32" else t.equal)]
@@ -208,10 +196,10 @@ def _compared(case: Case, cpu: Cpu, place: Path, timeout: float) -> CpuResult:
         sqnr_db=min((db for t in outputs if (db := t.sqnr_db) is not None), default=None),
         predictions=classes[0],
         changed=classes[1],
-        first=None if first is None else _difference(first, case.float_nodes),
+        first=None if first is None else _difference(first, probes.float_nodes),
         kernels=len(kernels),
         wrong_kernels=tuple(f"{c.node} ({c.op})" for c in wrong),
-        hidden=case.hidden,
+        hidden=probes.hidden,
         undisturbed=first is not None or bool(wrong) or case.undisturbed(plain, forced),
     )
 

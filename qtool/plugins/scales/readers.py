@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,42 @@ from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
 from qtool.core.types import INT8, INT16, INT32, UINT8, UINT16, Array, QType
 from qtool.frontends.onnx.value_names import label_of
-from qtool.plugins.scales.record import FileScales, TensorScale
+
+
+@dataclass(frozen=True, eq=False)
+class TensorScale:
+    """Scale and zero point of one tensor.
+
+    Attributes:
+        names: names that the tensor may have in the float file, the best first; those of a weight
+            are its own or that of its layer.
+        params: parameters of its codes.
+        is_weight: whether it is known to be a weight.
+        values: dequantized weights, float32; None where the file has none.
+    """
+
+    names: tuple[str, ...]
+    params: Affine
+    is_weight: bool = False
+    values: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FileScales:
+    """The scales of a file.
+
+    Attributes:
+        path: path of the file, for messages.
+        tool: tool that wrote it.
+        scales: those that qtool can read, in the order of the file.
+        refused: tensor -> why its scale cannot be taken.
+    """
+
+    path: str
+    tool: str
+    scales: tuple[TensorScale, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
 
 __all__ = ["READERS", "FileScales", "TensorScale", "read_scales"]
 

@@ -23,7 +23,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio, time_files
 from qtool.metrics.intervals import median_interval
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.goals import TuneGoals
-from qtool.plugins.search.trial import Trial, recipe_key
+from qtool.plugins.search.judge import Trial, recipe_key
 
 COST_MARGIN = 1.25  # of the least cost: more than sessions differ by
 MAX_FINALISTS = 6

@@ -11,8 +11,7 @@ from qtool.core.search_options import SearchGoals
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.metrics.metric import Metric, check_drop, default_drop
 from qtool.plugins.search.choices import FLOAT
-from qtool.plugins.search.judge import Score
-from qtool.plugins.search.trial import Trial
+from qtool.plugins.search.judge import Score, Trial
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval

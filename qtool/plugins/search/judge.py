@@ -1,4 +1,4 @@
-"""Score of a file on the evaluation data: metric with interval, and error of the outputs.
+"""Evaluated files, and their score on the data: metric with interval, and error of the outputs.
 
 The outputs of the float model are computed once and kept up to a limit; batches over the limit are
 run again for each file.
@@ -6,6 +6,9 @@ run again for each file.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,12 +23,14 @@ from qtool.core.progress import track
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
 from qtool.evaluation.feeder import Feeder
+from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Reference, Yardsticks, measure_arrays
 from qtool.evaluation.user_metrics import call_metrics
 from qtool.metrics.built_in import agreement_metric, built_in_metrics
 from qtool.metrics.intervals import CONFIDENCE, Interval
 from qtool.metrics.metric import Metric, make_metric
 from qtool.metrics.sample_statistics import SampleStatistics, check_finite
+from qtool.planning.recipe import Recipe
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf
@@ -139,3 +144,43 @@ class Judge:
     def _reference(self) -> dict[str, Array]:
         assert self.function is not None
         return call_metrics(self.function, self.file, self.where)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One evaluated file.
+
+    Attributes:
+        key: key of its recipe.
+        accuracy: accuracy level of its recipe.
+        choices: precision of each layer.
+        score: error and metric.
+        speed: float time / its time.
+        size: bytes of the file.
+        share: share of the MACs in integer kernels.
+        seconds: duration of the evaluation.
+    """
+
+    key: str
+    accuracy: str
+    choices: tuple[str, ...]
+    score: Score
+    speed: Ratio
+    size: int
+    share: float
+    seconds: float
+
+    @property
+    def speedup(self) -> float:
+        """Median of the speed-ups over float."""
+        return self.speed.median
+
+    @property
+    def counts(self) -> str:
+        """How many layers have each precision, as text."""
+        return ", ".join(f"{count} {name}" for name, count in Counter(self.choices).items())
+
+
+def recipe_key(recipe: Recipe) -> str:
+    """Return the key of a recipe: 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(recipe.to_json()).encode()).hexdigest()[:16]

@@ -29,7 +29,7 @@ from qtool.planning import targets
 from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.recipe import Recipe
-from qtool.planning.speed.plan_time import plan_time
+from qtool.planning.speed.slow_layers import plan_time
 from qtool.plugins.search.choices import layers_of, rules_of
 
 FORMS = IN_CODES | {Execution.DYNAMIC}

@@ -36,9 +36,8 @@ from qtool.planning.speed import slow_layers
 from qtool.plugins.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.plugins.search.choices import CHOICES, FLOAT, choices_of
 from qtool.plugins.search.goals import TuneGoals
-from qtool.plugins.search.judge import Judge
+from qtool.plugins.search.judge import Judge, Trial, recipe_key
 from qtool.plugins.search.ranking import Ranking, candidates_of, predicted_cost, ranked
-from qtool.plugins.search.trial import Trial, recipe_key
 from qtool.plugins.search.tune_result import LayerChoice, SearchPlace, SearchRun, TuneResult
 
 _REFUSED = (PlanError, CalibrationError, PassError, ExportError)  # a recipe that gives no file

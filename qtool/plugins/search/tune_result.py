@@ -12,7 +12,7 @@ from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.goals import TuneGoals
-from qtool.plugins.search.trial import Trial
+from qtool.plugins.search.judge import Trial
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def tune(
     )
     search = partial(Search, goals=goals, options=options, subject=subject)
     result = _search(network, converted, judge_of, search, options, started)
-    return tuned_model(result, converted, network.suffix)
+    return tuned_model(result, converted)
 
 
 def _check_records(*values: object) -> None:

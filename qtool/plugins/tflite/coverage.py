@@ -40,7 +40,7 @@ def tflite_coverage(file: LitertFile, reasons: Mapping[str, str] | None = None) 
     if litert.version() is not None:
         runtime = f"{litert.TITLE} {litert.version()}"
         try:
-            remaining = litert.partitioning(file.path).remaining
+            remaining = litert.left_by_delegate(file.path)
         except VerificationError:  # a file with the sizes of no sample; run as it is, it is refused
             remaining = None
     rows: dict[tuple[str, bool], AuditRow] = {}

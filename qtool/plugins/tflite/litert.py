@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,24 +76,11 @@ def trace(path: str | Path, arrays: Arrays) -> dict[int, Array]:
     return dict(zip(message["indices"], values, strict=True))
 
 
-@dataclass(frozen=True)
-class Partitioning:
-    """How XNNPACK, the default delegate, divides a file.
-
-    Attributes:
-        partitions: number of parts that it runs.
-        remaining: the outputs of each operator that it leaves to LiteRT's own kernels.
-    """
-
-    partitions: int
-    remaining: frozenset[int]
-
-
-def partitioning(path: str | Path) -> Partitioning:
-    """Return how the default delegate divides a file, as it reports it."""
+def left_by_delegate(path: str | Path) -> frozenset[int]:
+    """Return the outputs of each operator that XNNPACK leaves to LiteRT's own kernels, as it
+    reports them."""
     message, _ = _RUNNER.call("delegated", str(path))
-    remaining = frozenset(i for outputs in message["remaining"] for i in outputs)
-    return Partitioning(int(message["partitions"]), remaining)
+    return frozenset(i for outputs in message["remaining"] for i in outputs)
 
 
 # --- in the subprocess -------------------------------------------------------------------------
@@ -211,7 +197,7 @@ def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:
     known = [o for o in operators if o["op_name"] != "DELEGATE"]
     inside = {i for partition in partitions for i in _members(partition, known)}
     remaining = [list(map(int, o["outputs"])) for o in known if int(o["index"]) not in inside]
-    return {"remaining": remaining, "partitions": len(partitions)}, ()
+    return {"remaining": remaining}, ()
 
 
 def _members(partition: Any, operators: Sequence[Any]) -> set[int]:

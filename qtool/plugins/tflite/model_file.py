@@ -19,8 +19,8 @@ from qtool.plugins.tflite.self_test import check_self_test, read_self_test
 from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck
 
 _HERE = "qtool.plugins.tflite"
-_VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification.file_check:verify")
-_COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification.file_check:compare_codes")
+_VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification:verify")
+_COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification:compare_codes")
 _WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import run_count, spec_of_codes, spec_of_sample
+from qtool.backends.onnxruntime.self_test.observed_tensors import exact_digests
 from qtool.core.affine import Affine
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.types import Array

@@ -84,7 +84,7 @@ class TfliteFile(LitertFile):
         The operators that it leaves to LiteRT have the kernels of that.
         """
         if litert.DELEGATE_PROFILE not in self._programs:
-            remaining = litert.partitioning(self.path).remaining
+            remaining = litert.left_by_delegate(self.path)
             others = dict.fromkeys(remaining, litert.OPTIMIZED_PROFILE)
             run = self._run_operator
             self._programs[litert.DELEGATE_PROFILE] = lower(

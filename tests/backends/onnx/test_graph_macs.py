@@ -54,59 +54,26 @@ def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
     return helper.make_graph(list(nodes), name, [], [info(nodes[-1].output[0], None)])
 
 
-def test_a_loop_counts_as_often_as_it_runs() -> None:
+def test_a_loop_with_products_has_no_count() -> None:
     body = loop([product("s", "m"), helper.make_node("Tanh", ["m"], ["so"])])
-    whole = model([*looped(body), product("y", "z")], X, "z", runs=np.array(3), **GO)
-    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == 3 * ONE + ONE
+    whole = model(looped(body), X, "y", runs=np.array(3), **GO)
+    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) is None
 
 
-def test_loops_inside_loops_multiply() -> None:
-    inner = loop([product("t", "to")], ["t"])
-    nodes = [helper.make_node("Loop", ["two", "go", "s"], ["so"], body=inner)]
-    whole = model(looped(loop(nodes)), X, "y", runs=np.array(3), two=np.array(2), **GO)
-    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == 3 * 2 * ONE
-
-
-def test_the_number_of_runs_may_be_an_input() -> None:
-    inputs = [*X, info("runs", [], INT64)]
-    whole = model(looped(loop([product("s", "so")])), inputs, "y", **GO)
-    sizes: list[tuple[int, Sequence[int]]] = [(FLOAT, (5, 8)), (INT64, ())]
-    assert model_macs(whole, sizes, [None, np.array(4)]) == 4 * ONE
-    assert model_macs(whole, sizes, [None, None]) is None
-
-
-def test_the_number_of_runs_may_be_a_size() -> None:
+def test_a_layer_behind_sizes_that_are_computed() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Gather", ["shape", "zero"], ["runs"]),
-        *looped(loop([product("s", "so")])),
+        helper.make_node("Reshape", ["x", "shape"], ["same"]),
+        product("same", "y"),
     ]
-    whole = model(nodes, X, "y", zero=np.array(0), **GO)
-    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == 5 * ONE
+    whole = model(nodes, X, "y", w=WEIGHT)
+    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == ONE
 
 
 def test_a_loop_without_products_has_no_work_that_counts() -> None:
     body = loop([helper.make_node("Tanh", ["s"], ["so"])])
     whole = model(looped(body, runs=""), X, "y", **GO)
     assert model_macs(whole, [(FLOAT, (5, 8))], [None]) == 0
-
-
-def test_a_state_that_grows_has_no_count() -> None:
-    step = [helper.make_node("Concat", ["s", "s"], ["so"], axis=0), product("s", "m")]
-    whole = model(looped(loop(step)), X, "y", runs=np.array(3), **GO)
-    assert model_macs(whole, [(FLOAT, (5, 8))], [None]) is None
-
-
-def test_a_scan_runs_for_each_slice() -> None:
-    nodes = [product("part", "m"), helper.make_node("Add", ["m", "s"], ["so"])]
-    inputs, outputs = [info("s", None), info("part", None)], [info("so", None)]
-    body = helper.make_graph(nodes, "body", inputs, outputs)
-    scan = helper.make_node(
-        "Scan", ["x", "parts"], ["y"], body=body, num_scan_inputs=1, scan_input_axes=[1]
-    )
-    whole = model([scan], [*X, info("parts", None)], "y", w=WEIGHT)
-    sizes = [(FLOAT, (5, 8)), (FLOAT, (5, 7, 8))]
-    assert model_macs(whole, sizes, [None, None]) == 7 * ONE
 
 
 def test_an_if_counts_as_its_larger_branch() -> None:

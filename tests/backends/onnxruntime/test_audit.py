@@ -230,28 +230,8 @@ def test_every_place_has_the_same_operators_and_macs(mode: str, tmp_path: Path) 
 
 
 PARTS = {  # network between two layers of 8 x 8 on [N, 4, 8]: its MACs for one sample
-    "Loop": (
-        lambda: {"body": (loop_of("MatMul", ["s", "w"], ["so"]))},
-        ["runs", "go", "h"],
-        3 * 4 * 64,
-    ),
     "Attention": (lambda: {"q_num_heads": 2, "kv_num_heads": 2}, ["h", "h", "h"], 2 * 4 * 4 * 8),
 }
-
-
-def loop_of(kind: str, inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
-    info = onnx.helper.make_tensor_value_info
-    sizes = ["N", 4, 8]
-    return onnx.helper.make_graph(
-        [onnx.helper.make_node(kind, inputs, outputs)],
-        "body",
-        [
-            info("i", onnx.TensorProto.INT64, []),
-            info("c", onnx.TensorProto.BOOL, []),
-            info("s", 1, sizes),
-        ],
-        [info("c", onnx.TensorProto.BOOL, []), info("so", 1, sizes)],
-    )
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -264,8 +244,6 @@ def test_parts_kept_from_a_file_count(kind: str, tmp_path: Path) -> None:
     ]
     constants = {
         "w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32) / 3,
-        "runs": np.array(3),
-        "go": np.array(True),
     }
     used = {n for node in nodes for n in node.input} | {"w"}
     graph = helper.make_graph(

@@ -39,7 +39,7 @@ def compared(file: Path, cpu: object, timeout: float = 120) -> CpuResult:
 def place_of(file: Path, op: str, folder: Path) -> int:
     """Which output of the probed file the first codes of an operator are."""
     case = prepare(file, [[b.numpy()] for b in batches()], folder)
-    return next(case.place[c.tensor] for c in case.codes if c.op == op)
+    return next(case.place[c.tensor] for c in case.probes.codes if c.op == op)
 
 
 @pytest.fixture(autouse=True)
@@ -114,8 +114,8 @@ def test_a_float_island_is_not_a_wrong_kernel(
     file = tmp_path / "norm.onnx"
     qtool.quantize(net, data, accuracy="fast").export(file)
     case = prepare(file, [[data[0].numpy()]], tmp_path / "first")
-    island = next(c for c in case.codes if case.float_nodes[c.tensor])
-    assert any("LayerNormalization" in n for n in case.float_nodes[island.tensor])
+    island = next(c for c in case.probes.codes if case.probes.float_nodes[c.tensor])
+    assert any("LayerNormalization" in n for n in case.probes.float_nodes[island.tensor])
     body = ADD.format(at=case.place[island.tensor], stems=("forced",))
     cpu = pretend(monkeypatch, tmp_path, body)
     (found,) = run_on_cpus(file, [cpu], [[data[0].numpy()]])

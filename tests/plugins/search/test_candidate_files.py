@@ -10,8 +10,7 @@ import qtool
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.plugins.search.candidate_files import finalists, time_finalists
 from qtool.plugins.search.goals import TuneGoals
-from qtool.plugins.search.judge import Score
-from qtool.plugins.search.trial import Trial
+from qtool.plugins.search.judge import Score, Trial
 from tests.plugins.search.measured import top_1
 
 WIDE = 1e4

@@ -9,8 +9,7 @@ import pytest
 import qtool
 from qtool.core.errors import OptionError
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.plugins.search.judge import Score
-from qtool.plugins.search.trial import Trial
+from qtool.plugins.search.judge import Score, Trial
 from tests.plugins.search.measured import top_1
 
 

@@ -58,7 +58,7 @@ class _Lowering:
     """
 
     graph: QdqGraph
-    profile: Any
+    profile: Profile
     as_written: bool = False
     instructions: list[Instruction] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)

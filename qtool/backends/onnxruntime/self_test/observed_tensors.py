@@ -6,8 +6,11 @@ integer kernel ends in one. In the QOperator format they are the outputs of the 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from qtool.backends.onnx.graph import Value
 from qtool.backends.onnx.qdq_tensors import QdqTensors
@@ -71,3 +74,28 @@ class TensorReader:
         """
         values = dict(zip(self._names, run(self._session, list(inputs)), strict=True))
         return (values[name] for name in self.tensors)
+
+
+_DIGITS = 16
+
+
+def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
+    """Return digests of groups of consecutive exact tensors.
+
+    Args:
+        kinds: see `SelfTest`.
+        runs: the observed tensors of each run.
+        groups: number of digests; if the division is not even, the first ones have one tensor
+            more.
+    """
+    exact = [i for i, kind in enumerate(kinds) if kind == "e"]
+    parts = np.array_split(np.array(exact, np.int64), groups) if groups else []
+    return tuple(_digest([run[i] for i in part.tolist() for run in runs]) for part in parts)
+
+
+def _digest(arrays: Sequence[Array]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:_DIGITS]

@@ -13,9 +13,12 @@ from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.self_test.code_digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
-from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
+from qtool.backends.onnxruntime.self_test.observed_tensors import (
+    TensorReader,
+    exact_digests,
+    observed_tensors,
+)
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of

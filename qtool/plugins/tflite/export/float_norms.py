@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -138,7 +139,7 @@ def group_norm(writer: Writer, node: fx.Node) -> Value:
     return _affine(writer, node, image, *per_channel)
 
 
-def _real(writer: Writer, argument: Any) -> torch.Tensor | None:
+def _real(writer: Writer, argument: Argument) -> torch.Tensor | None:
     """Return a stored tensor in float64; None for None."""
     if argument is None:
         return None

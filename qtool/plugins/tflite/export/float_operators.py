@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -48,7 +49,7 @@ def _apply(writer: Writer, node: fx.Node, kind: str, operands: Sequence[Value | 
     return writer.emit(kind, values, writer.tensor_like(name(node), node, order))
 
 
-def _operand(writer: Writer, node: fx.Node, argument: Any) -> Value | Stored:
+def _operand(writer: Writer, node: fx.Node, argument: Argument) -> Value | Stored:
     """Return an operand in float, or of the common type of both; a constant stays stored."""
     types = [G.value(n).dtype for n in node.all_input_nodes if G.is_tensor(n)]
     real = next((t for t in (G.value(node).dtype, *types) if t.is_floating_point), None)
@@ -224,7 +225,7 @@ ON_CODES_TOO: Mapping[str, Any] = {
 }
 """Operator key -> writer of both forms: on codes, and without parameters of the result in float."""
 
-FLOAT: Mapping[Any, Write] = {
+FLOAT: Mapping[Target, Write] = {
     **{each: write for key, write in ON_CODES_TOO.items() for each in row_named(key).targets},
     **{each.Tensor: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
     **{each.Scalar: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},

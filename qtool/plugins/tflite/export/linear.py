@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.core import graph as G
@@ -80,7 +81,7 @@ def find_split_outputs(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node,
     return layers
 
 
-def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Node | None:
+def _source(node: fx.Node | None, target: Target, reader: fx.Node | None) -> fx.Node | None:
     """Return what a call of a target reads, if `reader` is the only one to read its result."""
     if node is None or node.target is not target or not isinstance(node.args[0], fx.Node):
         return None

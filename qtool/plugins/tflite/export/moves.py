@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -321,7 +322,7 @@ def _extreme(kind: str) -> Move:
     return write
 
 
-MOVES: Mapping[Any, Move] = {
+MOVES: Mapping[Target, Move] = {
     **dict.fromkeys(
         (
             aten.reshape.default,

@@ -139,7 +139,7 @@ class Writer:
         kind = self.builder.tensors[index].type
         return Value(index, tuple(sizes), tuple(dynamic), order, params, kind)
 
-    def argument(self, argument: Any) -> Value | Stored:
+    def argument(self, argument: fx.node.Argument) -> Value | Stored:
         """Return the value of an argument of a call; numbers become constants."""
         if isinstance(argument, fx.Node):
             value = self.values.get(argument)
@@ -151,7 +151,7 @@ class Writer:
         )
         return Stored("number", number)
 
-    def as_tensor(self, argument: Any) -> Value:
+    def as_tensor(self, argument: fx.node.Argument) -> Value:
         """Return an argument as a tensor: a constant is stored as one."""
         value = self.argument(argument)
         return (
@@ -186,7 +186,7 @@ class Writer:
         """Store int32 numbers, as operators take sizes and axes."""
         return self.builder.constant(name, np.array(numbers, np.int32))
 
-    def floats(self, argument: Any) -> Value:
+    def floats(self, argument: fx.node.Argument) -> Value:
         """Return an argument in float; codes are dequantized once."""
         value = self.argument(argument)
         if isinstance(value, Stored):
@@ -204,11 +204,11 @@ class Writer:
         # codes may have several views
         return replace(value, index=known.index, params=known.params, dtype=known.dtype)
 
-    def read_operand(self, argument: Any, out: QuantParams | None) -> Value:
+    def read_operand(self, argument: fx.node.Argument, out: QuantParams | None) -> Value:
         """Return an operand in codes, or in float where the result is float."""
         return self.floats(argument) if out is None else self.as_tensor(argument)
 
-    def in_graph_order(self, argument: Any, out: QuantParams | None = None) -> Value:
+    def in_graph_order(self, argument: fx.node.Argument, out: QuantParams | None = None) -> Value:
         """Return an operand as `read_operand` does, its columns in the order of the graph."""
         value = self.read_operand(argument, out)
         return self.in_order(value, value.order)

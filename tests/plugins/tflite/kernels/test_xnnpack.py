@@ -54,7 +54,7 @@ def test_transposed_convolutions_of_a_dynamic_batch(tmp_path: Path) -> None:
     model = qtool.quantize(network, [data], target="tflite", accuracy="fast")
     model.export(path, verify=False, batch="dynamic")
     file, x = TfliteFile(path), torch.randn(32, 4, 16, 16)
-    remaining = litert.partitioning(path).remaining
+    remaining = litert.left_by_delegate(path)
     kinds = {op.name for op in file.model.operators if op.outputs[0] in remaining}
     assert "TRANSPOSE_CONV" in kinds, "XNNPACK leaves it"
     assert compare_delegate_codes(file, [[x.numpy()]]).exact
@@ -78,7 +78,7 @@ def test_random_models_of_one_operator(kind: str, tmp_path: Path) -> None:
     for _ in range(4):
         drawn, inputs = model(generator, kind)
         path.write_bytes(to_bytes(drawn))
-        assert not litert.partitioning(path).remaining, "XNNPACK takes it"
+        assert not litert.left_by_delegate(path), "XNNPACK takes it"
         (expected,) = litert.run_default(path, inputs)
         tensors = [torch.from_numpy(a) for a in inputs]
         (actual,) = lower(drawn, litert.DELEGATE_PROFILE)(*tensors)

@@ -1,18 +1,26 @@
-"""Comparison of the integer engine with LiteRT: its reference kernels, and its default delegate."""
+"""Comparison of the integer engine with LiteRT: its reference kernels, and its default delegate.
+
+The check of a file alone compares both, and runs its self-test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.runtime import Arrays
-from qtool.core.types import Array
+from qtool.backends.subprocess_runner import TimeLimitError
+from qtool.core.errors import KernelError, VerificationError
+from qtool.core.types import Array, Progress
 from qtool.plugins.tflite import litert
+from qtool.plugins.tflite.model_file import TfliteModelFile
 from qtool.plugins.tflite.tflite_file import TfliteFile
-from qtool.verification.exactness import CodeCounts, Exactness
+from qtool.verification import Exactness, FileCheck
+from qtool.verification.exactness import CodeCounts
 
 TRACED = 4
 """Samples of a batch on which every tensor is compared; outputs are compared on all."""
@@ -119,3 +127,30 @@ def _borders(program: Program) -> tuple[list[str], list[str]]:
     ends = reads[True].union(program.outputs)
     results = [n for n, made in is_float.items() if made and n in reads[False]]
     return results, [n for n, made in is_float.items() if not made and n in ends]
+
+
+def verify(
+    opened: TfliteModelFile, batches: Iterable[Sequence[Array]], progress: Progress
+) -> FileCheck:
+    """Compare the engine with LiteRT's reference kernels, and with its delegate.
+
+    See `ModelFile.verify`.
+    """
+    self_test = opened.check_self_test()
+    if self_test.unmodified is False:  # LiteRT crashes or hangs on some damaged files
+        why = "the file was modified"
+        return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=why)
+    file, inputs = TfliteFile(opened.path), list(batches)
+    reference = compare_litert_codes(file, progress(inputs))
+    try:
+        delegate = compare_delegate_codes(file, inputs)
+    except TimeLimitError:
+        raise
+    except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
+        delegate = None
+    return FileCheck(**vars(reference), self_test=self_test, delegate=delegate)
+
+
+def compare_codes(path: Path, batches: Iterable[Sequence[Array]]) -> Exactness:
+    """Compare the engine with LiteRT's reference kernels; see `ModelFile.compare_codes`."""
+    return compare_litert_codes(TfliteFile(path), batches)
