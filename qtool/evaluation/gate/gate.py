@@ -251,7 +251,7 @@ class FilePass:
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
-        others = [o.name for o in session.outputs[1:] if not is_cache(o.name)]
+        others = [o.name for o in reference.session.outputs[1:] if not is_cache(o.name)]
         self._others = Yardsticks() if others and metric.labels == "" else None
 
     def record(self, labels: Any) -> GateRun:
