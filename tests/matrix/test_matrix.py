@@ -55,8 +55,7 @@ class Workshop:
         if command == "calibrate":
             return self.calibrated(name, mode)
         if command == "convert":
-            for needed in {mode, "static"}:
-                self.calibrated(name, needed)
+            self.calibrated(name, "static" if refusal("calibrate", name, mode) else mode)
         return self._run(command, name, mode)
 
     def _run(self, command: str, name: str, mode: str) -> Result:
