@@ -83,7 +83,7 @@ CELLS = [
 def test_each_command_works_in_each_mode() -> None:
     pairs = {(command, mode) for command, kind, mode in CELLS if not refusal(command, kind, mode)}
     assert set(product(COMMANDS, MODES)) - pairs == {
-        ("calibrate", "weight-only-int4"),
+        ("calibrate", "weight-only"),
         ("calibrate", "weight-only-int2"),
     }
 
