@@ -63,8 +63,7 @@ ATTRIBUTES = (  # (what returns an object, its private attribute, what it is goo
 )
 
 SOURCE = Path(__file__).parents[1] / "qtool"
-ANY_PRIVATE = re.compile(r"\._|^from torch.* import (\(|.*\b_)", re.MULTILINE)
-"""What a source with a private name of torch has; others are not parsed."""
+ANY_PRIVATE = re.compile(r"\._|^from torch.* import (\(|.*\b_)", re.MULTILINE)  # else not parsed
 
 
 def _dotted(node: ast.AST) -> str:
