@@ -99,8 +99,6 @@ def noise(size: float = 1.0) -> torch.Tensor:
 
 
 HARD: dict[str, tuple[Edit, torch.Tensor | float]] = {
-    "ordinary": (unchanged, 1.0),
-    "dead channels with a large bias": (dead_channels(1e6), 1.0),
     "dead channels with an overflowing bias": (dead_channels(-1e10), 1.0),
     "zero weights and biases": (scaled(0, bias=0), 1.0),
     "zero activations": (unchanged, 0.0),
@@ -109,7 +107,6 @@ HARD: dict[str, tuple[Edit, torch.Tensor | float]] = {
     "tiny activations": (unchanged, 1e-30),
     "huge weights": (scaled(1e30, (0,), 1e30), 1.0),
     "tiny weights": (scaled(1e-30), 1.0),
-    "tiny weights and biases": (scaled(1e-30, (0,), 1e-30), 1.0),
     "one huge channel": (one_channel(1e10), 1.0),
     "tiny activations, huge weights": (scaled(1e10), 1e-30),
 }

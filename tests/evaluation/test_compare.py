@@ -110,7 +110,6 @@ def test_a_metric_that_fails_leaves_nothing(made, images, tmp_path):
     ("mode", "target", "rules"),
     [
         ("weight-only-int4", "onnxruntime", None),
-        ("weight-only", "onnxruntime", None),
         ("dynamic", "onnxruntime", None),
         ("static", "qnn", [{"op": "linear", "activations": "uint16"}]),
         ("static", "onnxruntime-arm", None),

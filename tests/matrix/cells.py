@@ -56,12 +56,12 @@ def is_covered(command: str, kind: str, mode: str) -> bool:
 
     A dead end is one of a pair: a command that cannot read a kind, a kind without a layer for a
     mode, a mode that a command does not know. `quantize` has each mode of each kind. Another
-    command has one mode of each kind, the next command the next mode, so that each mode has each
-    command with several kinds; where that mode is refused, the command has the next one that works.
+    command has one mode of each kind, the next command the mode before it, so that each mode has
+    each command with several kinds; where that mode is refused, the next one that works is there.
     """
     if MODES_OF.get(kind) or command == "quantize":
         return mode in MODES_OF.get(kind, MODES)
-    turn = (list(KINDS).index(kind) + COMMANDS.index(command)) % len(MODES)
+    turn = -(list(KINDS).index(kind) + COMMANDS.index(command)) % len(MODES)
     turns = MODES[turn:] + MODES[:turn]
     works = next((each for each in turns if not refusal(command, kind, each)), None)
     return mode in {turns[0], works}

@@ -55,8 +55,7 @@ class Workshop:
         if command == "calibrate":
             return self.calibrated(name, mode)
         if command == "convert":
-            for needed in {mode, "static"}:
-                self.calibrated(name, needed)
+            self.calibrated(name, "static" if refusal("calibrate", name, mode) else mode)
         return self._run(command, name, mode)
 
     def _run(self, command: str, name: str, mode: str) -> Result:
@@ -83,10 +82,8 @@ CELLS = [
 
 def test_each_command_works_in_each_mode() -> None:
     pairs = {(command, mode) for command, kind, mode in CELLS if not refusal(command, kind, mode)}
-    assert set(product(COMMANDS, MODES)) - pairs == {
-        ("calibrate", "weight-only-int4"),
-        ("calibrate", "weight-only-int2"),
-    }
+    refused = {("calibrate", "weight-only"), ("calibrate", "weight-only-int2")}
+    assert set(product(COMMANDS, MODES)) - pairs == refused
 
 
 @pytest.mark.parametrize(  # the cells of one kind run in one process, which makes its files once

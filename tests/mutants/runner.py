@@ -19,8 +19,7 @@ from tests.mutants.table import Mutant
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = ["networkx", "onnx", "onnxruntime", "onnxscript", "pytest", "torch"]
-UNUSED = ("anyio", "cacheprovider", "hypothesispytest", "xdist")
-"""Plugins of pytest, a quarter of the time of a process."""
+UNUSED = ("anyio", "cacheprovider", "hypothesispytest", "xdist")  # a quarter of a process's time
 OUTCOMES = {pytest.ExitCode.OK: "survived", pytest.ExitCode.TESTS_FAILED: "killed"}
 
 

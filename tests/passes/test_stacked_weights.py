@@ -66,8 +66,7 @@ def test_small_matrices_beside_larger_layers_stay() -> None:
 @pytest.mark.parametrize(
     ("target", "mode", "suffix"),
     [
-        *(("onnxruntime", m, ".onnx") for m in ("static", "dynamic", "weight-only-int4")),
-        ("openvino", "static", ".onnx"),
+        *(("onnxruntime", m, ".onnx") for m in ("static", "weight-only-int4")),
         ("tflite", "static", ".tflite"),
     ],
 )

@@ -46,17 +46,17 @@ _CNN: Mapping[str, Case] = {
     "cnn-convert": Case(f"convert {CNN} --calibration digits.calib {FAST} -o out/a.onnx"),
     "cnn-evaluate": Case(f"evaluate base/int8.onnx --model {CNN} {EVAL}"),
     "cnn-report": Case(f"report base/int8.onnx --model {CNN} {EVAL} -o out/r", (TEXT,)),
-    "cnn-dynamic": Case("@quantize cnn dynamic"),
-    "cnn-weight-only": Case("@quantize cnn weight-only"),
+    "cnn-dynamic": Case("@quantize cnn dynamic", (TEXT,)),
+    "cnn-weight-only": Case("@quantize cnn weight-only", (TEXT,)),
 }
 _KINDS: Mapping[str, Case] = {
     "detector-quantize": Case("@quantize detector static"),
     "detector-evaluate": Case("@evaluate detector static"),
     "detector-report": Case("@report detector static", (TEXT,)),
     "lstm-quantize": Case("@quantize lstm static"),
-    "lstm-quantize-int4": Case("@quantize lstm weight-only-int4"),
+    "lstm-quantize-int4": Case("@quantize lstm weight-only-int4", (TEXT,)),
     "lstm-verify": Case("@verify lstm static"),
-    "lstm-evaluate": Case("@evaluate lstm static"),
+    "lstm-evaluate": Case("@evaluate lstm static", (TEXT,)),
     "encoder-quantize": Case("@quantize classifier static"),
     "encoder-quantize-dynamic": Case("@quantize classifier dynamic", (TEXT,)),
     "encoder-evaluate": Case("@evaluate classifier static", (JSON,)),
@@ -73,8 +73,8 @@ _KINDS: Mapping[str, Case] = {
         " -o out/a.onnx"
     ),
     "onnx-quantize": Case("@quantize onnx static"),
-    "onnx-blockwise": Case("@blockwise onnx weight-only"),
-    "kept-part-quantize": Case("@quantize kept-part static"),
+    "onnx-blockwise": Case("@blockwise onnx weight-only", (TEXT,)),
+    "kept-part-quantize": Case("@quantize kept-part static", (TEXT,)),
     "tflite-quantize": Case(f"quantize {CNN} {CALIBRATION} {FAST} {TARGET} -o out/a.tflite"),
 }
 _FILES: Mapping[str, Case] = {

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from tests.reference.cases import CASES, MODULES
@@ -16,6 +16,7 @@ EXPECTED = Path(__file__).with_name("expected")
 ENVIRONMENT = EXPECTED / "environment.json"
 MODULES_AFTER = "modules-after-"
 NAMES = (*CASES, *(MODULES_AFTER + command for command in MODULES))
+Check = Callable[[Mapping[str, str], Mapping[str, str]], None]
 QUICK = tuple(name for name, case in CASES.items() if case.quick)
 """The cases of `make test`."""
 SETTINGS = {
@@ -26,8 +27,13 @@ SETTINGS = {
 """Environment of each process."""
 
 
-def record(names: Collection[str], folder: Path) -> dict[str, str]:
+def record(names: Collection[str], folder: Path, check: Check | None = None) -> dict[str, str]:
     """Run cases in an empty folder.
+
+    Args:
+        names: of the cases.
+        folder: where they run.
+        check: gets their texts, and those without torch.
 
     Returns:
         The text of each case; of one that also runs where torch cannot be imported, what differs
@@ -35,8 +41,11 @@ def record(names: Collection[str], folder: Path) -> dict[str, str]:
     """
     link_inputs(folder)
     texts = run_cases(folder, *(name for name in names if name in CASES))
-    base = run_cases(folder, "--base", *(n for n in names if n in CASES and CASES[n].base))
-    for name, text in base.items():
+    base = [name for name in names if name in CASES and CASES[name].base]
+    alone = run_cases(folder, "--base", *base) if base else {}
+    if check is not None:
+        check(texts, alone)
+    for name, text in alone.items():
         texts[name] += "".join(f"{line}\n" for line in _without_torch(texts[name], text))
     for name in names:
         if name not in CASES:

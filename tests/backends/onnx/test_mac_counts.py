@@ -164,7 +164,7 @@ class Steps(nn.Module):
         return self.last(found[0] if isinstance(found, tuple) else found)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNNCell"])
 def test_plan_file_and_foreign_file_agree(kind: str, tmp_path: Path) -> None:
     """A foreign file is one that says nothing of itself."""
     sizes = (2, 5) if kind.endswith("Cell") else (3, 2, 5)  # steps first

@@ -80,8 +80,9 @@ def run(path: Path, x: torch.Tensor, dtype: type = np.float32) -> np.ndarray:
     return session.run(None, {"x": x.numpy().astype(dtype)})[0].astype(np.float32)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("ports", ["own", "float32"])
+@pytest.mark.parametrize(
+    ("ports", "mode"), [*(("own", mode) for mode in MODES), ("float32", "static")]
+)
 def test_a_float16_file_in_every_mode(tmp_path: Path, mode: str, ports: str) -> None:
     model = network("float16", ports == "float32")
     path, x = save(model, tmp_path), images(32)

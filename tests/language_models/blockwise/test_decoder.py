@@ -64,7 +64,7 @@ def feed(ids: torch.Tensor, cache: Any, kind: str) -> dict[str, Any]:
 def test_the_file_of_a_model_in_memory(folder: Path, tmp_path: Path, kind: str) -> None:
     how: dict[str, Any] = {"mode": "weight-only", "accuracy": "fast"}
     found = qtool.quantize_by_blocks(
-        folder, texts(), tmp_path / "blocks.onnx", task=TASK, cache=kind, block=100_000, **how
+        folder, texts(), tmp_path / "blocks.onnx", task=TASK, cache=kind, block=220_000, **how
     )
     assert len(found.blocks) > 2
     assert "KV cache" in str(found) or kind == "int8"
