@@ -35,7 +35,7 @@ def _file(name: str, text: str) -> Any:
     source_options.data_unless("a language model with its KV cache"),
     reads("classes", files="file against"),
     options.labels,
-    record("asked", GateOptions, "metric lower_is_better max_drop min_speedup seconds"),
+    record("chosen", GateOptions, "metric lower_is_better max_drop min_speedup seconds"),
     options.other_model,
     options.runtime,
     _file("--junit", "Write a JUnit report to FILE."),
@@ -49,7 +49,7 @@ def command(
     data: str | None,
     reading: Reading,
     labels: str | None,
-    asked: GateOptions,
+    chosen: GateOptions,
     other_model: bool,
     runtime: str,
     junit: Path | None,
@@ -73,12 +73,12 @@ def command(
     from qtool.metrics.named_metrics import find_metric
 
     _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(data, labels))
-    metric: Any = asked.metric
+    metric: Any = chosen.metric
     if metric is not None and ":" in metric:
         metric = options.load_metrics(metric)
     elif metric is not None:
         find_metric(metric)
-    asked = replace(asked, metric=metric, other_model=other_model, runtime=runtime)
+    chosen = replace(chosen, metric=metric, other_model=other_model, runtime=runtime)
     sources.check_data(reading, labels)
     batches = None if data is None else sources.load_data(reading, data, labels)
     result = qtool.gate(
@@ -88,7 +88,7 @@ def command(
         labels if data is None else load_labels(reading, labels, data, batches),
         processor=reading.options.folder,
         progress=output.stage("running", output.length_of(batches)),
-        **vars(asked),
+        **vars(chosen),
     )
     for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
         if path is not None:

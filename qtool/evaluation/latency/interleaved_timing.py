@@ -158,14 +158,13 @@ def time_files(
     clock = clock or clock_for(threads)
     for row in _rounds([partial(s.seconds, inputs, clock=clock) for s in sessions]):
         times.append(row)
-        if len(times) < least_rounds:
-            continue
-        if time.perf_counter() - start >= seconds:
+        enough = len(times) >= least_rounds
+        if enough and time.perf_counter() - start >= seconds:
             break
-        if precision is None or len(times) % CHECK_EVERY:
-            continue
-        if all(r.width <= precision for r in current().ratios):
-            break
+        if enough and len(times) % CHECK_EVERY == 0:
+            ratios = current().ratios
+            if precision is not None and all(r.width <= precision for r in ratios):
+                break
     return current()
 
 
