@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 3
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt
@@ -13,10 +13,10 @@ SKIPPED := build/skipped-tests.txt
 DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
 
-# One thread per test process: JOBS of them run side by side; three keep two cores busy,
-# since some tests wait for other processes. A process keeps the tests of a file together, whose
-# fixtures are made once then, until another has nothing left to do. Many tests start processes,
-# which are not to compile all sources again.
+# One thread per test process: JOBS of them run side by side. Each collects all tests and converts the
+# networks that files share, half a minute; few tests wait. A process keeps the tests of a file together,
+# whose fixtures are made once then, until another has nothing left to do. Many tests start
+# processes, which are not to compile all sources again.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 
 help: ## List the commands
-	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=3]"
+	@echo "make COMMAND [PYTHON=python3.11] [VENV=.venv] [JOBS=2]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 

@@ -26,7 +26,7 @@ _SIMILAR = 0.75  # ratio of equal letters
 GROUPS = {
     "Model": "model weights fix noise_input task tokenizer calibration scales against reference "
     "other_model",
-    "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
+    "Data": "data column shape samples sample eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
     "Precision": "target mode accuracy recover ignore output_kind observer recipe choices "
     "group memory",

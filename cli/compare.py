@@ -19,7 +19,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 @source_options.apply(
     source_options.data,
     reads("classes", files="files"),
-    options.report_folder(False, "Folder for the report."),
+    options.report_folder(False),
     click.option(
         "--reference",
         type=source_options.ModelFile,

@@ -20,7 +20,7 @@ import click
 if TYPE_CHECKING:
     from qtool.distributed import Ranks
 
-SHARED = ("calibrate", "evaluate", "quantize", "report")  # the others run on rank 0
+SHARED = ("calibrate", "evaluate", "quantize")  # the others run on rank 0
 
 
 def run_on_all_ranks(work: Callable[[], Any]) -> Any:

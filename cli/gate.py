@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from qtool.cli.command import Command
 from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
-from qtool.cli.value_types import Real
 
-from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.options import GateOptions
 
 
 def _file(name: str, text: str) -> Any:
@@ -35,29 +35,9 @@ def _file(name: str, text: str) -> Any:
     source_options.data_unless("a language model with its KV cache"),
     reads("classes", files="file against"),
     options.labels,
-    click.option(
-        "--metric",
-        help="agreement (of the answers, without labels), top-1, top-5, f1, map, mae, mse, "
-        "r2, recall@K, spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels; by "
-        "default perplexity of a language model with its KV cache, else agreement.",
-    ),
-    click.option(
-        "--lower-is-better", is_flag=True, help="The numbers of MODULE:FUNCTION are errors."
-    ),
-    click.option(
-        "--max-drop",
-        type=Real(min=0),
-        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of "
-        "errors and metrics above 1 one percent.",
-    ),
-    click.option(
-        "--min-speedup",
-        type=Real(min=0, min_open=True),
-        help="Smallest speed-up that is accepted; without it nothing is timed.",
-    ),
+    record("asked", GateOptions, "metric lower_is_better max_drop min_speedup seconds"),
     options.other_model,
     options.runtime,
-    record("measured", ReportOptions, "seconds"),
     _file("--junit", "Write a JUnit report to FILE."),
     _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
     _file("--markdown", "Write a table for the summary of a CI job to FILE."),
@@ -69,14 +49,13 @@ def command(
     data: str | None,
     reading: Reading,
     labels: str | None,
-    metric: str | None,
-    lower_is_better: bool,
-    measured: ReportOptions,
+    asked: GateOptions,
+    other_model: bool,
+    runtime: str,
     junit: Path | None,
     badge: Path | None,
     markdown: Path | None,
     as_json: bool,
-    **values: Any,
 ) -> None:
     """Decide whether FILE may take the place of the float file FLOAT, by paired intervals.
 
@@ -94,11 +73,12 @@ def command(
     from qtool.metrics.named_metrics import find_metric
 
     _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(data, labels))
-    measure: Any = metric
+    metric: Any = asked.metric
     if metric is not None and ":" in metric:
-        measure = options.load_metrics(metric)
+        metric = options.load_metrics(metric)
     elif metric is not None:
         find_metric(metric)
+    asked = replace(asked, metric=metric, other_model=other_model, runtime=runtime)
     sources.check_data(reading, labels)
     batches = None if data is None else sources.load_data(reading, data, labels)
     result = qtool.gate(
@@ -106,12 +86,9 @@ def command(
         against,
         batches,
         labels if data is None else load_labels(reading, labels, data, batches),
-        metric=measure,
-        lower_is_better=lower_is_better,
-        seconds=measured.seconds,
         processor=reading.options.folder,
         progress=output.stage("running", output.length_of(batches)),
-        **values,
+        **vars(asked),
     )
     for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
         if path is not None:

@@ -72,16 +72,14 @@ cpu = click.option(
 # --- reports -----------------------------------------------------------------------------------
 
 
-def report_folder(required: bool, text: str) -> Callable[[F], F]:
+def report_folder(required: bool) -> Callable[[F], F]:
     """Return the option -o of a command that writes a report."""
     return click.option(
-        "-o",
-        "--output",
-        "output_",
+        *("-o", "--output", "output_"),
         required=required,
         type=Path_,
         callback=_report_folder,
-        help=text,
+        help="Folder for the report.",
     )
 
 

@@ -69,6 +69,7 @@ from qtool.evaluation.generation import Generation as Generation
 from qtool.evaluation.bench import Bench as Bench
 from qtool.evaluation.file_contents import ModelContents as ModelContents
 from qtool.evaluation.options import (
+    GateOptions as GateOptions,
     GenerationOptions as GenerationOptions,
     Goals as Goals,
     ReportOptions as ReportOptions,

@@ -51,7 +51,7 @@ def seed() -> int:
     value = 0
     random.seed(value)
     np.random.seed(value)  # noqa: NPY002 - libraries under test may use the global state
-    torch.manual_seed(value)
+    torch.default_generator.manual_seed(value)  # torch.manual_seed formats a stack for each device
     return value
 
 

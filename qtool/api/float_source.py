@@ -18,8 +18,8 @@ from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
 
 if TYPE_CHECKING:
-    from qtool.evaluation.build_report import LayerAnalysis
     from qtool.evaluation.labelled_data import LabelledData
+    from qtool.evaluation.planned_layers import PlannedLayers
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class FloatSource:
     """
 
     subject: Subject
-    layers: Callable[[], LayerAnalysis | str]
+    layers: Callable[[], PlannedLayers | str]
     data: LabelledData | None = None
 
 

@@ -179,14 +179,8 @@ class QuantizedFile(Summarized):
         return "\n".join([self.verification.details(), *speed, *blocks])
 
     def __str__(self) -> str:
-        return str(self._with_all_warnings())
-
-    def _repr_html_(self) -> str:
-        return self._with_all_warnings().to_html()
-
-    def _with_all_warnings(self) -> Summary:
         summary = self.summary()
-        return replace(summary, warnings=(*summary.warnings, *self.warnings))
+        return str(replace(summary, warnings=(*summary.warnings, *self.warnings)))
 
 
 def write_file(

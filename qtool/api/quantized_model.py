@@ -1,33 +1,20 @@
-"""The quantized model of the public API: export, timing and reports."""
+"""The quantized model of the public API: export and timing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from qtool.conversion.quantized import Quantized
-from qtool.core.atomic import resolve, scratch_folder
-from qtool.core.on_use import OnUse
-from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.speedup import Speedup, measure_speedup
-from qtool.evaluation.subject import Subject
-from qtool.planning.plan import MODE_NAMES
 from qtool.verification import Verification
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from qtool.core.conversion_options import ExportKeywords
-    from qtool.evaluation.report.report import Report
 
-# a report loads the rest of evaluation
-_LabelledData = OnUse("qtool.evaluation.labelled_data:LabelledData")
-_build_report = OnUse("qtool.evaluation.build_report:build_report")
-_planned_layers = OnUse("qtool.evaluation.planned_layers:PlannedLayers")
 QUICK_TIMING = 0.05  # seconds
 SMALL_MODEL = 2 * 10**7  # MACs of a sample; below, the cost of quantization may dominate
 
@@ -36,7 +23,7 @@ class QuantizedModel(Quantized):
     """A quantized model, callable like the float model.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
-    of the weights); `export` writes the integer model, `report` a report on it.
+    of the weights); `export` writes the integer model.
 
     Attributes:
         module: the fake-quantized network as an nn.Module (a torch.fx.GraphModule): its
@@ -105,49 +92,6 @@ class QuantizedModel(Quantized):
         if speedup is None or speedup.timing.ratios[1].high >= 1:
             return ()
         return tuple(filter(None, [speedup.warning()]))
-
-    def report(
-        self,
-        data: Iterable[Any],
-        folder: str | Path,
-        options: ReportOptions | None = None,
-        *,
-        origin: str = "quantized by qtool",
-        bars: Bars = no_bars,
-    ) -> Report:
-        """Compare this model with its float model, and write a report.
-
-        Args:
-            data: batches, in the order of the labels in `options`.
-            folder: where report.html, report.md, report.json and the model are written.
-            options: labels, metrics, goals, timing.
-            origin: a sentence on how this model was made.
-            bars: makes a progress bar from a title and a length.
-
-        Raises:
-            DataError: unusable data, labels or evaluation function.
-            FileError: the folder cannot be written, or holds other files than a report.
-        """
-        from qtool.evaluation.report.page.folder import MODEL, check_folder
-        from qtool.evaluation.report.page.write import write_report  # loads the plotting library
-
-        place = Path(folder)
-        options = (options or ReportOptions()).titled(resolve(place).name)
-        judged = _LabelledData(data, *options.metrics, columns=[self.reference.columns])
-        judged.check(options.goals.drop)
-        with scratch_folder() as scratch:
-            check_folder(place)
-            file = scratch / MODEL
-            self.export(file)
-            subjects = [
-                Baseline(self.captured, scratch, self.plan.target, file.suffix).subject,
-                Subject(
-                    MODE_NAMES[self.plan.recipe.mode], file, f"{origin}, target {self.plan.target}"
-                ),
-            ]
-            layers = _planned_layers(self)
-            report = _build_report(subjects, judged, options, layers=layers, bars=bars)
-            return write_report(place, report, file)
 
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:
         """Time an exported file and the float model; None if its target does not run here.

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.api.float_source import float_source
 from qtool.backends.formats import open_file, quantization_warnings
-from qtool.core.argument_names import argument
 from qtool.core.atomic import resolve, scratch_folder
-from qtool.core.conversion_options import QuantizeKeywords, QuantizeOptions
-from qtool.core.errors import DataError, OptionError
-from qtool.core.option_records import keywords_of
+from qtool.core.conversion_options import DynamicSizes
+from qtool.core.errors import DataError
 from qtool.core.path_arguments import model_file, model_files
 from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
-from qtool.core.remedies import CallEdit, Omission
-from qtool.core.torch_package import has_torch, torch_error
-from qtool.distributed import current
+from qtool.core.remedies import CallEdit
 from qtool.evaluation.build_report import build_report
 from qtool.evaluation.labelled_data import LabelledData, calibrated_columns
 from qtool.evaluation.options import ReportOptions
@@ -29,10 +25,6 @@ from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject, quantized_subject
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from qtool.api.quantized_model import QuantizedModel
-    from qtool.calibration.calibration import Calibration
     from qtool.frontends.captured_model import Captured, Model
 
 
@@ -78,79 +70,53 @@ def compare(
     report = build_report(subjects, judged, options, layers=NO_LAYERS, bars=bars)
     if folder is None:
         return report
-    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+    from qtool.evaluation.report.page.render import write_report  # loads the plotting library
 
     return write_report(Path(folder), report)
 
 
-@keywords_of(QuantizeOptions)
 def report(
-    source: QuantizedModel | Model | Captured | str | Path,
+    file: str | Path,
     data: Iterable[Any],
     folder: str | Path,
     options: ReportOptions | None = None,
     *,
     model: Model | Captured | str | Path | None = None,
-    calibration: Calibration | str | Path | None = None,
-    calibration_data: Iterable[Any] | None = None,
     other_model: bool = False,
+    dynamic: DynamicSizes | None = None,
     bars: Bars = no_bars,
-    **keywords: Unpack[QuantizeKeywords],
 ) -> Report:
-    """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
+    """Write a report on an int8 file to a folder: whether it is good enough to ship, and why.
 
     Args:
-        source: a quantized model; the path of an int8 file, ONNX or TFLite, of any tool; or a float
-            model, which is calibrated and converted first.
+        file: the int8 file, ONNX or TFLite, of any tool.
         data: batches, in the order of the labels in `options`, or all samples; arrays or tensors.
-        folder: receives report.html, report.md and report.json, and the int8 model unless `source`
-            is a file.
+        folder: receives report.html, report.md and report.json.
         options: labels, metrics, goals, timing.
-        model: float model of a file, or the path of that as ONNX or TFLite. By default the graph of
-            the file without quantization; the report then has no layer analysis.
-        calibration: ranges of a float model: the result of `calibrate`, or its file.
-        calibration_data: data to calibrate a float model on; by default `data`.
-        other_model: whether a file may be compared with a float model of other weights than it was
-            made from.
+        model: its float model, or the path of that as ONNX or TFLite. By default the graph of the
+            file without quantization; the report then has no layer analysis.
+        other_model: whether the file may be compared with a float model of other weights than it
+            was made from.
+        dynamic: see `capture_model`.
         bars: makes a progress bar from a title and a length.
-        keywords: options of the conversion of a float model, as for `quantize`; of a file dynamic
-            alone.
 
     Raises:
-        QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
+        CaptureError: the float model cannot be captured.
         DataError: unusable data, labels or evaluation function.
         FileError: not a model file, or the folder cannot be written.
-        InstallError: a model that is no file, and torch is not installed.
+        InstallError: a float model that is no file, and torch is not installed.
         VerificationError: a file does not run, or was made from a model with other weights.
 
     Example:
         >>> options = qtool.ReportOptions(labels=labels, goals=qtool.Goals(drop=0.01))
         >>> qtool.report("model.int8.onnx", loader, "report", options, model=model)
     """
-    how = QuantizeOptions(**keywords)
-    conversion = {name: value for name, value in keywords.items() if name != "dynamic"}
-    of_model = {"calibration": calibration, "calibration_data": calibration_data, **conversion}
-    _check_use(source, model, **of_model)
-    if not isinstance(source, str | Path):
-        if not has_torch():
-            raise torch_error("a report on a model that is no file")
-        from qtool.api.model_reports import report_model
-
-        return report_model(
-            *(source, data, Path(folder), options or ReportOptions(), how),
-            calibration=calibration,
-            calibration_data=calibration_data,
-            bars=bars,
-        )
-    current().continue_on_rank_zero()  # no work to share
-    file = model_file(source)
+    file = model_file(file)
     opened, options = open_file(file), (options or ReportOptions()).titled(file.name)
     judged = LabelledData(data, *options.metrics, columns=calibrated_columns(file))
     judged.check(options.goals.drop)
     with scratch_folder() as work:
-        float_ = float_source(
-            *(file, model, judged, work), dynamic=how.dynamic, other_model=other_model
-        )
+        float_ = float_source(file, model, judged, work, dynamic=dynamic, other_model=other_model)
         check_folder(Path(folder))
         report = build_report(
             [float_.subject, quantized_subject(opened)],
@@ -161,34 +127,9 @@ def report(
         )
     warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
     report = replace(report, accuracy=replace(report.accuracy, warnings=warnings))
-    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+    from qtool.evaluation.report.page.render import write_report  # loads the plotting library
 
     return write_report(Path(folder), report)
-
-
-def _check_use(source: Any, model: Any, **conversion: Any) -> None:
-    """Refuse a float model next to one that is converted, and options of a conversion next to a
-    file: they would change nothing.
-
-    Raises:
-        OptionError: there is such an argument.
-    """
-    if not isinstance(source, str | Path):
-        if model is not None:
-            raise OptionError(
-                f"{argument('--model')} is the float model of a file, and the first argument is a "
-                "model, which is quantized first",
-                CallEdit("give the int8 file as the first argument"),
-                Omission("--model"),
-            )
-        return
-    for name, value in conversion.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"{argument(option)} is for a model that is quantized first, not for a file",
-                Omission(option),
-            )
 
 
 NO_LAYERS = "layers are not measured when files are compared; use `qtool report` for one model"

@@ -11,7 +11,7 @@ from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
-from qtool.backends.formats import ONNX, format_for, format_of, format_of_file
+from qtool.backends.formats import ONNX, format_for, format_of, format_of_file, open_file
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo
@@ -32,11 +32,12 @@ from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
 from qtool.core.graph.edit import exclusive
-from qtool.core.graph.fingerprint import state_hash, weights_digest
+from qtool.core.graph.fingerprint import float_arrays, state_hash, weights_digest
 from qtool.core.in_process import InProcess
 from qtool.core.memory import relaxed_gc
 from qtool.core.option_names import file_format
 from qtool.core.summary import Summarized, Summary
+from qtool.core.weight_mark import weight_mark
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.targets import check_format, target
 from qtool.simulation.fake_quantized import FakeQuantized
@@ -362,5 +363,10 @@ class Quantized(Summarized, InProcess):
 
     def _origin(self) -> Origin:
         data, samples = self._data
-        weights = weights_digest(self.reference.module)
-        return Origin(self._fingerprint, weights, data, samples, present_versions())
+        module, file = self.reference.module, self.captured.file
+        if file is None or not file.is_file():
+            floats = float_arrays(module)
+        else:  # the module has folded what the file has not
+            floats = open_file(file).constants()
+        mark, versions = weight_mark(floats), present_versions()
+        return Origin(self._fingerprint, weights_digest(module), data, samples, versions, mark)

@@ -48,27 +48,16 @@ class Summary:
         rows = [f"  {label}  {text}" for label, text in self.lines()]
         return "\n".join([head, *rows, *self.warnings])
 
-    def to_html(self) -> str:
-        """Return the result as an HTML table, with the warnings below it."""
-        left = "style='text-align: left'"
-        rows = (
-            f"<tr><th {left}>{escape(label.strip())}</th><td {left}>{escape(text)}</td></tr>"
-            for label, text in self.lines()
-        )
-        head = f"<caption {left}><b>{escape(self.title)}</b> {escape(self.text)}</caption>"
-        warnings = (f"<p>{escape(warning)}</p>" for warning in self.warnings)
-        return "".join(["<table>", head, *rows, "</table>", *warnings])
-
 
 class Printed:
-    """What a notebook shows as `print` does: a table of text."""
+    """What a notebook shows as `print` does."""
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str:  # the name that notebooks call
         return f"<pre>{escape(str(self))}</pre>"
 
 
-class Summarized(ABC):
-    """What is printed as its summary, and shown as a table in a notebook."""
+class Summarized(Printed, ABC):
+    """What is printed as its summary."""
 
     @abstractmethod
     def summary(self) -> Summary:
@@ -76,9 +65,6 @@ class Summarized(ABC):
 
     def __str__(self) -> str:
         return str(self.summary())
-
-    def _repr_html_(self) -> str:  # the name that notebooks call
-        return self.summary().to_html()
 
 
 class Result(Summarized, JsonRecord, ABC):

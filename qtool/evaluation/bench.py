@@ -193,17 +193,12 @@ def _only_size(
     """Return the batch sizes to time where a file takes one alone, and notes."""
     if wanted is None:
         return (size,), (f"{name} takes batches of {size} alone",)
-    for each in wanted:
-        _check_batch(name, size, each)
-    return wanted, ()
-
-
-def _check_batch(name: str, taken: int, size: int) -> None:
-    if size != taken:
+    if other := [each for each in wanted if each != size]:
         raise DataError(
-            f"{name} does not accept batch size {size}",
-            Argument("--batch-sizes", taken, "time what it takes, {}"),
+            f"{name} does not accept batch size {other[0]}",
+            Argument("--batch-sizes", size, "time what it takes, {}"),
         )
+    return wanted, ()
 
 
 def _first_batch(path: Path, data: Iterable[Any]) -> list[Array]:

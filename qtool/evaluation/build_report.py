@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from qtool.backends.formats import open_file
 from qtool.backends.model_file import ModelFile
@@ -36,6 +36,7 @@ from qtool.metrics.metric import check_drop
 from qtool.verification import Coverage, Exactness, SelfCheck
 
 if TYPE_CHECKING:
+    from qtool.evaluation.planned_layers import PlannedLayers
     from qtool.frontends.data.sample_names import SampleNames
 
 
@@ -43,33 +44,12 @@ Audits = Sequence[tuple[Subject, Coverage, Exactness | None]]
 TIMED = 64
 
 
-class LayerAnalysis(Protocol):
-    """What the quantized model in torch says of a file next to what its runtime says."""
-
-    def planned_coverage(self) -> Coverage:
-        """Return the coverage that the plan promises."""
-
-    def fields(
-        self,
-        batches: Sequence[Mapping[str, Array]],
-        options: ReportOptions,
-        bars: Bars,
-    ) -> dict[str, Any]:
-        """Return the fields of a report on layers and plan.
-
-        Args:
-            batches: the first batches, by the names of the inputs.
-            options: budget of the measurement.
-            bars: as for `build_report`.
-        """
-
-
 def build_report(
     subjects: Sequence[Subject],
     data: LabelledData,
     options: ReportOptions,
     *,
-    layers: LayerAnalysis | str,
+    layers: PlannedLayers | str,
     bars: Bars = no_bars,
 ) -> Report:
     """Measure files on the same data and return the report.
@@ -100,17 +80,25 @@ def build_report(
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     audits = _audit(subjects, opened, layers, first)
     latency, profile = measure_latencies(subjects, first.joined(TIMED), options, bars)
-    fields = _layer_fields(layers, first, options, bars)
+    fields: Mapping[str, Any] = {"layers_note": layers}
+    if not isinstance(layers, str):
+        fields = layers.fields(first.by_name(), options, bars)
     models = _judged(audits, accuracy, latency, options.goals)
     return Report(
-        **_heading(options),
+        schema=SCHEMA,
+        title=options.title,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         models=models,
         machine=this_machine(),
         accuracy=_named(accuracy, data.sample_names),
         latency=latency,
         profile=profile,
         best=best_model(models, latency),
-        float_operators=tuple(_float_operators(audits[1:])),
+        float_operators=tuple(
+            FloatOperator(subject.name, r.name, r.op, r.kernel, r.macs, r.reason)
+            for subject, coverage, _ in audits[1:]
+            for r in coverage.float_rows
+        ),
         **fields,
     )
 
@@ -118,7 +106,7 @@ def build_report(
 def _audit(
     subjects: Sequence[Subject],
     files: Sequence[ModelFile],
-    layers: LayerAnalysis | str,
+    layers: PlannedLayers | str,
     first: FirstBatches,
 ) -> Audits:
     """Return the coverage and exactness of each file, as planned where it does not run here."""
@@ -127,28 +115,6 @@ def _audit(
         coverages[1] = layers.planned_coverage()
     exact = (None, *(exactness_of(file, first) for file in files[1:]))
     return list(zip(subjects, coverages, exact, strict=True))
-
-
-def _heading(options: ReportOptions) -> Mapping[str, Any]:
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {"schema": SCHEMA, "title": options.title, "created": created}
-
-
-def _layer_fields(
-    layers: LayerAnalysis | str,
-    first: FirstBatches,
-    options: ReportOptions,
-    bars: Bars,
-) -> Mapping[str, Any]:
-    if isinstance(layers, str):
-        return {"layers_note": layers}
-    return layers.fields(first.by_name(), options, bars)
-
-
-def _float_operators(audits: Audits) -> Iterator[FloatOperator]:
-    for subject, coverage, _ in audits:
-        for r in coverage.float_rows:
-            yield FloatOperator(subject.name, r.name, r.op, r.kernel, r.macs, r.reason)
 
 
 def _judged(

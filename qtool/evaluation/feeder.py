@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qtool.backends.formats import open_model
-from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
+from qtool.backends.session import FLOATS, Session, fit_channels
 from qtool.core import random_inputs as generated
 from qtool.core.array_batches import Items, in_batches_of, is_array, no_batch, whole_arrays
 from qtool.core.columns import InputNames
@@ -17,7 +17,7 @@ from qtool.core.errors import DataError
 from qtool.core.leaf_names import LABELS, by_input_name
 from qtool.core.log import log_note
 from qtool.core.progress import no_progress
-from qtool.core.remedies import CallEdit, DataEdit, Remedy
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.shape_remedies import shape_remedies, type_remedies, unsupported_layout
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
@@ -115,7 +115,7 @@ class Feeder(Iterable[Arrays]):
         empty = {}
         if not values.keys() >= set(self.names):
             empty = self._empty_cache(values) | self._positions(values)
-        check_names(values, [i for i in self.inputs if i.name not in empty], index, _hint)
+        _check_names(values, [i.name for i in self.inputs if i.name not in empty], index)
         arrays = {n: _plain(values[n], n, index) for n in self.names if n not in empty} | empty
         size = _size(arrays.values())
         for name in self.names:
@@ -178,29 +178,16 @@ class Feeder(Iterable[Arrays]):
         return {c.name: np.zeros(s, c.dtype) for c, s in zip(caches, shapes, strict=True)}
 
 
-def check_names(
-    values: Mapping[str, Any],
-    inputs: Sequence[PortInfo],
-    index: int,
-    hint: Callable[[str], Sequence[Remedy]] = lambda _: (),
-) -> None:
-    """Check that a batch has each input.
-
-    Args:
-        values: the batch by names.
-        inputs: inputs of the file that a batch has to have.
-        index: number of the batch.
-        hint: returns what to do about an input that is missing.
-
-    Raises:
-        DataError: one is missing.
-    """
-    names = [port.name for port in inputs]
+def _check_names(values: Mapping[str, Any], names: Sequence[str], index: int) -> None:
+    """Check that a batch has each input that no data lacks."""
     if missing := [name for name in names if name not in values]:
+        encoded = missing[0].partition(".")[0] == "cross"
+        text = "the encoder computes it, so give the float model: "
+        text += "`qtool report FILE --model FOLDER`, or `qtool evaluate`"
         raise DataError(
             f"batch {index} lacks input '{missing[0]}': it gives {', '.join(values) or 'nothing'}; "
             f"the model takes {', '.join(names)}",
-            *hint(missing[0]),
+            *([CallEdit(text)] if encoded else []),
         )
 
 
@@ -240,11 +227,3 @@ def _check_finite(name: str, array: Array, index: int, size: int) -> None:
             f"batch {index}, {name} holds {'NaN' if nan else 'Inf'}{at}",
             DataEdit("remove or repair that sample"),
         )
-
-
-def _hint(missing: str) -> list[CallEdit]:
-    """Return how to get an input that no data has."""
-    if missing.partition(".")[0] != "cross":
-        return []
-    text = "the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`"
-    return [CallEdit(f"{text}, or `qtool evaluate`")]

@@ -20,7 +20,7 @@ from qtool.core.quant_params import ROUNDED, QuantParams
 from qtool.core.types import Array, Dynamic
 from qtool.evaluation.measure.layer_errors import HistogramFacts
 from qtool.observers.histogram import Histogram
-from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
+from qtool.planning.plan import Decision, Execution, Kind
 
 BINS = 64
 
@@ -57,7 +57,8 @@ def layers_of(quantized: Quantized) -> tuple[Layer, ...]:
             points.setdefault(owner[point.tensor], set()).add(point.name)
         elif point.edges:
             points.setdefault(point.edges[0].user, set()).add(point.name)
-    tensors = {d.node: d.node for d in plan.nodes} | _fused(plan, owner)
+    fused = {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
+    tensors = {d.node: d.node for d in plan.nodes} | fused  # the last clamp of each layer
     layers = []
     inputs = [G.name_of(n) for n in G.placeholders(graph)]
     for name in [n for n in inputs if n in points] + [d.node for d in plan.nodes]:
@@ -87,11 +88,6 @@ def _owner(node: fx.Node, decision: Decision | None, owner: dict[str, str]) -> s
     if (fused or (row is not None and row.role is Role.PASS)) and isinstance(node.args[0], fx.Node):
         return owner[G.name_of(node.args[0])]
     return G.name_of(node)
-
-
-def _fused(plan: QuantPlan, owner: dict[str, str]) -> dict[str, str]:
-    """Return the last clamp that is fused into each layer."""
-    return {owner[d.node]: d.node for d in plan.nodes if d.execution is Execution.FUSED}
 
 
 def code_limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:

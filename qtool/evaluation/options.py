@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from qtool.core.limits import DAY, THREADS, Range
+from qtool.core.option_names import NATIVE
 from qtool.core.option_records import OptionRecord, option
 
 if TYPE_CHECKING:
@@ -77,6 +78,56 @@ class ReportOptions(OptionRecord):
     def metrics(self) -> tuple[ArrayLike | None, Callable[..., Any] | None, str, tuple[str, ...]]:
         """What `LabelledData` takes after the batches."""
         return self.labels, self.function, self.where, self.lower_is_better
+
+
+@dataclass(frozen=True)
+class GateOptions(OptionRecord):
+    """What a gate asks for: the keywords of `qtool.gate`.
+
+    In Python the metric is also a function of outputs and labels, as arrays, which returns a number
+    or one per sample.
+
+    Attributes:
+        metric: agreement (of the answers, without labels), top-1, top-5, f1, map, mae, mse, r2,
+            recall@K, spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels; by
+            default perplexity of a language model with its KV cache, else agreement.
+        max_drop: largest drop of the metric that is accepted; by default 0.01 (one point), of
+            errors and metrics above 1 one percent of the float file's.
+        min_speedup: smallest speed-up that is accepted; without it nothing is timed.
+        confidence: probability that a file at the limit is not decided about wrongly.
+        lower_is_better: the numbers of MODULE:FUNCTION are errors.
+        other_model: accept a float file with other weights than the file was made from.
+        runtime: see `qtool.evaluate`.
+        threads: number of threads to time with.
+        seconds: time limit for the benchmark.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
+    """
+
+    metric: str | Callable[[Any, Any], Any] | None = option(None)
+    max_drop: float | None = option(None, range=Range(0))
+    min_speedup: float | None = option(None, range=Range(0, low_open=True))
+    confidence: float = option(0.95, range=Range(0.5, 1, low_open=True, high_open=True))
+    lower_is_better: bool = option(False)
+    other_model: bool = False
+    runtime: str = NATIVE
+    threads: int = option(1, range=THREADS)
+    seconds: float = option(2.0, range=Range(0, DAY))
+
+
+class GateKeywords(TypedDict, total=False):
+    """The fields of `GateOptions` as keywords, for type checkers."""
+
+    metric: str | Callable[[Any, Any], Any] | None
+    max_drop: float | None
+    min_speedup: float | None
+    confidence: float
+    lower_is_better: bool
+    other_model: bool
+    runtime: str
+    threads: int
+    seconds: float
 
 
 @dataclass(frozen=True)

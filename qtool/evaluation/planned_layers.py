@@ -17,7 +17,7 @@ from qtool.core.ops import data_inputs, row_of
 from qtool.core.progress import Bars
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Array, Requantized
-from qtool.evaluation.measure.layer_errors import HistogramFacts, Sensitivity
+from qtool.evaluation.measure.layer_errors import HistogramFacts
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import EdgeFact, PlanRow
 from qtool.evaluation.sensitivity import measure_sensitivity
@@ -26,12 +26,13 @@ from qtool.verification import Coverage, planned_coverage
 
 
 class PlannedLayers:
-    """Implements `LayerAnalysis`."""
+    """What the quantized model in torch says of a file next to what its runtime says."""
 
     def __init__(self, quantized: Quantized) -> None:
         self._quantized = quantized
 
     def planned_coverage(self) -> Coverage:
+        """Return the coverage that the plan promises."""
         return planned_coverage(self._quantized.plan)
 
     def fields(
@@ -40,6 +41,13 @@ class PlannedLayers:
         options: ReportOptions,
         bars: Bars,
     ) -> dict[str, Any]:
+        """Return the fields of a report on layers and plan.
+
+        Args:
+            batches: the first batches, by the names of the inputs.
+            options: budget of the measurement.
+            bars: as for `build_report`.
+        """
         quantized, layers, note = self._quantized, None, ""
         bar = bars("measuring layers", None)
         tensors = [Batch((), {n: to_tensor(a) for n, a in each.items()}) for each in batches]
@@ -47,23 +55,19 @@ class PlannedLayers:
             layers = measure_sensitivity(quantized, tensors, budget=options.budget, progress=bar)
         except QtoolError as error:
             note = str(error)
+        measured = layers.layers if layers else ()
         return {
             "layers": layers,
             "layers_note": note,
-            "edges": edge_facts(quantized, _histograms(layers)),
+            "edges": edge_facts(quantized, {e.tensor: e.activation for e in measured}),
             "notes": tuple(quantized.notes),
             "rewrites": quantized.plan.rewrites,
             "plan": plan_rows(quantized),
         }
 
 
-def _histograms(layers: Sensitivity | None) -> dict[str, Any]:
-    measured = layers.layers if layers else ()
-    return {e.tensor: e.activation for e in measured if e.activation}
-
-
 def edge_facts(
-    quantized: Quantized, histograms: Mapping[str, HistogramFacts]
+    quantized: Quantized, histograms: Mapping[str, HistogramFacts | None]
 ) -> tuple[EdgeFact, ...]:
     """Return every input of every operator that joins several tensors.
 

@@ -26,19 +26,9 @@ from qtool.core.types import INT32, Array, Derived, Dynamic, Fixed, Observed, Re
 from qtool.frontends.captured_model import Captured
 from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan
-from qtool.planning.planner import make_plan
-from qtool.planning.recipe import Recipe
-from qtool.planning.targets import target
 
 
-def restore(
-    path: str | Path,
-    captured: Captured,
-    sample: Batch,
-    *,
-    weights: bool = True,
-    recipe: Recipe | None = None,
-) -> Quantized:
+def restore(path: str | Path, captured: Captured, sample: Batch) -> Quantized:
     """Return the quantized model that `path` was exported from.
 
     The plan is made again from the metadata of the file. Parameters come from the file, and so do
@@ -47,8 +37,6 @@ def restore(
     Args:
         captured: the float model.
         sample: a batch of its inputs.
-        weights: False keeps the weights as they were before weight rounding.
-        recipe: replaces that of the file, to keep more in float; everything else is unchanged.
 
     Raises:
         VerificationError: the file was not made by qtool, or from another model.
@@ -75,10 +63,6 @@ def restore(
     }:
         raise VerificationError(f"{path} was made from another model, or with other options")
     stored = stored.split(_outputs(state))
-    if recipe is not None:
-        chosen = target(info.target)
-        plan = make_plan(state.graph.graph, chosen, info.observer, recipe, allow_float=True)
-        state = replace(state, plan=plan)
     nodes = {G.name_of(n): n for n in state.graph.module.graph.nodes}
     params = {
         p.name: _without_zeros(_params(p, state.plan, stored), nodes, p)
@@ -86,8 +70,7 @@ def restore(
         if not isinstance(p.spec, Dynamic)
     }
     model = Quantized(replace(state, parameters=Parameters(params)), state.graph.bind(sample))
-    if weights:
-        _take_weights(model, stored)
+    _take_weights(model, stored)
     return model
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from qtool.backends.formats import open_file
 from qtool.backends.onnx.origin import present_versions
-from qtool.core import graph as G
 from qtool.core.errors import VerificationError
-from qtool.core.graph.fingerprint import weights_digest
+from qtool.core.graph.fingerprint import float_arrays, weights_digest
 from qtool.core.log import log_warning
 from qtool.evaluation.same_weights import OTHER_WEIGHTS, check_same_weights
 from qtool.frontends.captured_model import Captured
@@ -34,10 +33,8 @@ def check_same_model(file: str | Path, captured: Captured, model: object) -> Non
     origin = None if conversion is None else conversion.info.origin
     if origin is not None and origin.weights == (own := weights_digest(module)):
         return
-    tensors = (G.tensor(module, n).detach() for n in module.graph.find_nodes(op="get_attr"))
-    floats = (t.float().cpu().numpy() for t in tensors if t.is_floating_point())
     name = "the float model" if captured.file is None else captured.file.name
-    compared = check_same_weights(opened, floats, name)
+    compared = check_same_weights(opened, float_arrays(module), name)
     if origin is None or not origin.weights:
         return
     text = (

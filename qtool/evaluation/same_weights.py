@@ -14,6 +14,7 @@ from qtool.backends.model_file import ModelFile
 from qtool.core.errors import VerificationError
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.types import Array
+from qtool.core.weight_mark import weight_mark
 
 OTHER_WEIGHTS = (
     OtherFile("give that one"),
@@ -86,7 +87,10 @@ def check_same_weights(file: ModelFile, floats: Iterable[Array], name: str) -> W
     Raises:
         VerificationError: it was not.
     """
-    conversion = file.conversion()
+    conversion, floats = file.conversion(), list(floats)
+    origin = None if conversion is None else conversion.info.origin
+    if origin is not None and origin.mark and origin.mark == weight_mark(floats):
+        return WeightDeviation(len(floats), 0, 0.0)  # GPTQ may move weights by many steps
     steps = [] if conversion is None else [change.step for change in conversion.info.changes]
     weights = compare_weights(file, floats, _GPTQ_STEPS if "gptq" in steps else _STEPS)
     if weights.is_other:

@@ -257,17 +257,12 @@ def _sensitivity(quantized: Quantized, sums: _Sums, schedule: _ChunkSchedule) ->
                     sums.histograms[i], quantized.parameters.get(layer.output or ""), share
                 ),
                 None
-                if point is None or weight is None
-                else weight_histogram(weight, _params(point)),
+                if point is None or point.params is None or weight is None
+                else weight_histogram(weight, point.params),
             )
         )
     total = sum(c.size for c in schedule.chunks)
     return Sensitivity(total, decibels(*sums.output), schedule.evaluations, tuple(layers))
-
-
-def _params(point: Any) -> Any:
-    assert point.params is not None
-    return point.params
 
 
 def _weights(quantized: Quantized) -> dict[str, torch.Tensor]:

@@ -305,17 +305,12 @@ def _with_suggested_sizes(
             f"{argument('--pad-to-max-length')})"
         )
     else:
-        if dynamic is None and batch.size == 1 and _doubles_batch(graph):
+        doubled = {i.shape[0] for i in graph.inputs if i.shape} == {MIN_SAMPLES}
+        if dynamic is None and batch.size == 1 and doubled:
             graph = capture_module(model, batch, {})  # it computes with its number of samples
         return graph, ()
     graph, notes = _with_suggested_sizes(model, batch, dynamic.without(name, axis))
     return graph, (note, *notes)
-
-
-def _doubles_batch(graph: FloatGraph) -> bool:
-    """Return whether a graph takes the two samples only that one was exported as."""
-    first = {i.shape[0] for i in graph.inputs if i.shape}
-    return first == {MIN_SAMPLES}
 
 
 def _check_torch_defaults() -> None:

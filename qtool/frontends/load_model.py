@@ -62,7 +62,8 @@ def load_model(
     source = local_model(_text(source))
     path = Path(source)
     reader = _FILES.get(path.suffix)
-    _check_folder(path, task)
+    if task is not None and ":" not in source and not path.exists():
+        raise missing(path, CaptureError, "folder")
     check_float_weights(path)
     if task is not None and not is_dir(path):
         raise CaptureError(
@@ -113,12 +114,6 @@ def _built(source: str, weights: str | Path | None) -> nn.Module:
         why = f"{describe(error)}{user_place(error)}"
         raise CaptureError(f"{source}: its eval() fails: {why}") from error
     return model
-
-
-def _check_folder(path: Path, task: str | None) -> None:
-    """Check that there is something at the path that a task is for."""
-    if task is not None and ":" not in str(path) and not path.exists():
-        raise missing(path, CaptureError, "folder")
 
 
 def _text(source: object) -> str:

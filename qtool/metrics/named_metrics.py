@@ -90,7 +90,8 @@ class Measured:
         samples: number of samples of which it is a statistic.
         values: see `Values`.
         hits: bool [samples] of both files, if it is a share of samples; None for other statistics.
-        output: the output that has the vectors, and their pooling; "" for other metrics.
+        output: the output that has the vectors, and their pooling, or of several the one whose
+            agreement it is; "" for other metrics.
     """
 
     name: str
@@ -167,6 +168,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
         ratio = _statistic(_ratio, *terms)
         return Measured(AGREEMENT, True, True, known.samples, ratio)
     (real, other), name = samples.outputs, known.outputs[0]
+    first = name if len(known.outputs) > 1 else ""
     if known.scores == CLASSES:
         best = known.classes[:, :, 0]
         if known.samples >= _FEW and (best[0] == best[0, 0]).all():
@@ -174,7 +176,8 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
                 f"the float file answers class {best[0, 0]} on all samples",
                 DataEdit("check the preprocessing of the data"),
             )
-        return _shares(AGREEMENT, np.ones(known.samples, bool), known.same_class(1))
+        same = _shares(AGREEMENT, np.ones(known.samples, bool), known.same_class(1))
+        return replace(same, output=first)
     whole = output_agreement(name, real, other, samples.evidence)
     if whole is None:
         raise DataError(
@@ -187,7 +190,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
     is_pooled = kind == COSINE and real.ndim == 3 and samples.has_mask
     if is_pooled:
         real, other = (samples.vectors.pooled(each) for each in (real, other))
-    of = replace(samples.vectors, name=name).text(is_pooled) if kind == COSINE else ""
+    of = replace(samples.vectors, name=name).text(is_pooled) if kind == COSINE else first
 
     named = samples.evidence._replace(kind=kind if kind in KINDS else "")
 

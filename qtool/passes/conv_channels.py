@@ -114,7 +114,7 @@ pad_channels = pattern_pass(
 )
 
 
-def _added_channels(node: fx.Node) -> int:
+def added_channels(node: fx.Node) -> int:
     """Return how many channels of zeros are padded behind those of a float convolution's input."""
     pad = node.args[0] if node.target is torch_ops.conv and node.args[6] == 1 else None
     if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
@@ -146,7 +146,7 @@ def _unpad(module: fx.GraphModule, node: fx.Node, count: int) -> None:
     G.replace(node, clone_as(node, node.target, (pad.args[0], new, *node.args[2:])))
 
 
-unpad_channels = pattern_pass("unpad_channels", _added_channels, _unpad)
+unpad_channels = pattern_pass("unpad_channels", added_channels, _unpad)
 
 
 # A channel shuffle (reshape, transpose, reshape) becomes one gather of channels.

@@ -12,6 +12,7 @@ from qtool.core import graph as G
 from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import macs, row_of
 from qtool.core.schemes import When
+from qtool.passes.conv_channels import added_channels
 from qtool.planning import weight_only
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.plan import RESULT, Decision, Execution, Point
@@ -69,6 +70,8 @@ def _decision(
     if execution is Execution.SHAPE:
         output = None
     cost = 0 if execution is Execution.FUSED else macs(node, batch)
+    if cost and execution is not Execution.INTEGER and (added := added_channels(node)):
+        cost -= cost * added // int(G.shape(node.args[1])[1])  # `unpad_channels` removes them
     known = cost is not None or execution is Execution.SHAPE
     codes_only = node in state.codes_only
     op = operator_name(node)

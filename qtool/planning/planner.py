@@ -47,7 +47,6 @@ def make_plan(
     recipe: Recipe | None = None,
     known_observers: Mapping[str, ObserverSpec] | None = None,
     layers: Mapping[str, str] | None = None,
-    allow_float: bool = False,
 ) -> QuantPlan:
     """Return the plan of a canonical float graph for a target.
 
@@ -60,7 +59,6 @@ def make_plan(
             unless a rule names another.
         layers: layers of a part of a model, which may stay in float as a whole: see
             `Recipe.choices`.
-        allow_float: the whole model may stay in float.
 
     Raises:
         PlanError: no operator can run in integers, or a rule of the recipe selects nothing.
@@ -72,7 +70,7 @@ def make_plan(
     if recipe.slow_layers == FLOAT_LAYERS and (slow := slow_layers(state)):
         state = NodeDecisions(graph, target, observer, choices, state.known_observers, slow)
         _choose(state)
-    if not _has_integers(state) and layers is None and not allow_float:
+    if not _has_integers(state) and layers is None:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: {_float_reasons(state)}",
             *_remedies(state, recipe),

@@ -125,8 +125,9 @@ def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
 
 def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """Return the node that a division reads, and the function of it that is the divisor."""
-    if part_kind(node) in _KEPT:
-        return _kept_divisor(node)
+    if part_kind(node) in _KEPT:  # from a file
+        kept = part_operand(node, 1)
+        return (kept, _itself) if kept is not None and kept.op.startswith("call") else None
     inputs: Any = node.args[0] if part_kind(node) is not None else node.args
     place = _DIVISORS.get(node.target)
     divisor: Divisor = _itself
@@ -138,12 +139,6 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     if not isinstance(source, fx.Node) or not source.op.startswith("call"):
         return None
     return source, divisor
-
-
-def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
-    """Return the divisor of a division that is kept from a file, if it is computed."""
-    source = part_operand(node, 1)
-    return (source, _itself) if source is not None and source.op.startswith("call") else None
 
 
 def _itself(x: torch.Tensor) -> torch.Tensor:

@@ -222,7 +222,6 @@ class Recurrent(nn.Module):
     ("kind", "mode"),
     [
         (nn.LSTM, "static"),
-        (nn.LSTM, "dynamic"),
         (nn.GRU, "dynamic"),
     ],
 )

@@ -120,19 +120,12 @@ def test_compare_with_a_reference_that_stands_outside(file, tmp_path):
     assert json.loads((tmp_path / "r" / "report.json").read_text())["title"] == "r"
 
 
-def test_a_report_is_of_a_file_a_quantized_model_or_a_model(file, tmp_path):
-    of_file = qtool.report(file, iter(DATA), tmp_path / "f", QUICK, model=module())
-    of_quantized = qtool.report(chain(), DATA, tmp_path / "q", QUICK)
-    how = {"calibration_data": images().split(16), "accuracy": "fast"}
-    of_model = qtool.report(module(), DATA, tmp_path / "m", QUICK, **how)
-    assert of_file.layers == of_quantized.layers == of_model.layers
-    assert of_file.title == "int8.onnx"
-    assert of_quantized.title == "q"
-    assert not (tmp_path / "f" / "model.int8.onnx").exists()
-    assert (tmp_path / "q" / "model.int8.onnx").is_file()
-    origins = [r.models[1].origin.partition(",")[0] for r in (of_file, of_quantized, of_model)]
-    assert origins[0].startswith("the file int8.onnx")
-    assert origins[1:] == ["quantized by qtool", "quantized by qtool"]
+def test_a_report_with_data_that_is_read_once(file, tmp_path):
+    found = qtool.report(file, iter(DATA), tmp_path / "f", QUICK, model=module())
+    assert found.layers is not None, found.layers_note
+    assert found.title == "int8.onnx"
+    assert found.models[1].origin.startswith("the file int8.onnx")
+    assert found.accuracy.samples == 32
 
 
 @pytest.mark.parametrize(
@@ -150,18 +143,6 @@ def test_the_reference_of_a_file_may_be_a_file(file, tmp_path):
     found = qtool.report(file, DATA, tmp_path / "r", QUICK, model=plain)
     assert found.models[0].origin == "the file float.onnx"
     assert "a float model of torch as 'model', not a file" in found.layers_note
-
-
-def test_calibration_data_that_is_read_once(tmp_path):
-    found = qtool.report(module(), iter(DATA), tmp_path / "r", QUICK, mode="weight-only")
-    assert "calibrated on the evaluation data itself" in found.models[1].origin
-    assert found.accuracy.samples == 32
-
-
-def test_a_saved_calibration(tmp_path):
-    qtool.calibrate(captured(), DATA).save(tmp_path / "x.calib")
-    found = qtool.report(captured(), DATA, tmp_path / "r", QUICK, calibration=tmp_path / "x.calib")
-    assert "converted by qtool with x.calib" in found.models[1].origin
 
 
 # --- weights in a second file --------------------------------------------------------------------
@@ -190,7 +171,7 @@ def test_evaluate_and_bench_read_both_files(apart, known):
 # --- the public class ----------------------------------------------------------------------------
 
 
-def test_what_people_get_has_report_and_speed(tmp_path, monkeypatch):
+def test_what_people_get_has_a_speed(tmp_path, monkeypatch):
     from qtool.api import quantized_model as place
 
     quantized = qtool.quantize(captured(), DATA, accuracy="fast")

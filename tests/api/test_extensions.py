@@ -110,7 +110,9 @@ def test_it_is_written_for_every_target(tmp_path: Path, target: str) -> None:
 
 def test_an_operator_is_reported(tmp_path: Path) -> None:
     qtool.register_operator(gate, onnx=Gate, weights=("weight", "r"))
-    quantized(network(), 8).report(data(8), tmp_path / "report")
+    model = quantized(network(), 8)
+    model.export(tmp_path / "gate.onnx")
+    qtool.report(tmp_path / "gate.onnx", data(8), tmp_path / "report", model=model.captured)
     assert "qtool_tests::gate" in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -40,7 +40,10 @@ FAULTS: dict[str, tuple[Any, str, BaseException]] = {
     "forward": (network.DigitsNet, "forward", OWN),
     "metric": (models, "first_class", OWN),
 }
-CALIBRATE = ("calibrate", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.calib")
+CALIBRATE = (
+    *("calibrate", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.calib"),
+    *("--samples", "8", "--accuracy", "fast"),
+)
 CONVERT = (
     *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "out/digits.onnx"),
     *("--seconds", "0", "--accuracy", "fast"),
@@ -56,8 +59,7 @@ EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
 LONGER = {"report": REPORT, "evaluate": EVALUATE}
 ALL = os.environ.get("QTOOL_FAULTS") == "all"
-MOST = 10**6 if ALL else 3  # calls of one kind that are made to fail; in `make test` two
-FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
+FEW = 10**6 if ALL else 1  # calls of one kind that fail, of the commands that take longer
 SHORT = (*FAULTS,) if ALL else ("text", "rename", "session", "forward", "metric")  # the same
 
 
@@ -106,19 +108,17 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("most", [2, pytest.param(MOST, marks=[] if ALL else pytest.mark.matrix)])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_old_file_or_the_new_one(
     command: str,
     fault: str,
-    most: int,
     sample: Cli,
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The first and the last call, or the first ones."""
+    """The first and the last call, or all."""
     out = sample.folder / "out"
     out.mkdir()
     target = out / COMMANDS[command][COMMANDS[command].index("-o") + 1].removeprefix("out/")
@@ -128,7 +128,7 @@ def test_the_old_file_or_the_new_one(
     new, calls = KNOWN[command]
     counted = Counted(monkeypatch, fault)
     last = calls[fault]
-    points = range(1, min(last, most) + 1) if most > 2 else sorted({min(last, 1), last} - {0})
+    points = range(1, last + 1) if ALL else sorted({min(last, 1), last} - {0})
     for call in points:
         target.write_bytes(b"old")
         counted.at(call)

@@ -11,7 +11,6 @@ from tests.evaluation.report.page.made_up import made_up
 
 QUICK = ("--seconds", "0.01", "--batch-sizes", "4", "--layer-samples", "32")
 EVAL = ("--data", "examples/digits/eval.npz")
-MODEL = ("--weights", "examples/digits/weights.safetensors")
 
 
 def per_sample(model):
@@ -22,15 +21,6 @@ def per_sample(model):
         scores, labels = model(torch.from_numpy(file["x"])), file["labels"]
     hits = scores.argmax(1).numpy() == labels
     return {"hits": hits.astype(float), "loss": float(-scores.log_softmax(1).mean())}
-
-
-def test_a_model_is_quantized_first(cli: Cli) -> None:
-    source = "examples.digits.network:digits_net"
-    text = cli("report", source, *MODEL, *EVAL, "--labels", "labels", *QUICK, "-o", "r", "--json")
-    found = json.loads(text.stdout)
-    assert found["models"][1]["verdict"]["headline"] in ("Ship it", "Needs review", "Do not ship")
-    assert "calibrated on the evaluation data itself" in found["models"][1]["origin"]
-    assert (cli.folder / "r" / "model.int8.onnx").stat().st_size > 1000
 
 
 def test_metrics_of_the_user(sample: Cli) -> None:

@@ -19,13 +19,13 @@ from qtool.core.limits import Range
 from qtool.core.option_records import OptionRecord, option, options_of
 from qtool.core.records import attribute_texts
 from qtool.core.search_options import SearchGoals
-from qtool.evaluation.options import GenerationKeywords
+from qtool.evaluation.options import GateKeywords, GenerationKeywords
 
 FUNCTIONS: dict[str, tuple[type[Any], type[Any], set[str]]] = {
     "quantize": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
     "calibrate": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
     "quantize_by_blocks": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
-    "report": (qtool.QuantizeOptions, conversion.QuantizeKeywords, set()),
+    "gate": (qtool.GateOptions, GateKeywords, set()),
     "convert": (qtool.QuantizeOptions, conversion.ConvertKeywords, {"observer"}),
     "tune": (qtool.QuantizeOptions, conversion.TuneKeywords, {"mode", "accuracy"}),
     "load_data": (qtool.DataOptions, DataKeywords, set()),
@@ -56,6 +56,7 @@ def test_a_keyword_of_another_function_is_refused() -> None:
     [
         *(qtool.QuantizeOptions, qtool.FileOptions, qtool.DataOptions, qtool.ReportOptions),
         *(qtool.Goals, SearchGoals, qtool.SearchOptions, qtool.GenerationOptions, ModelOptions),
+        qtool.GateOptions,
     ],
 )
 def test_each_option_is_explained(kind: type[Any]) -> None:
@@ -76,6 +77,7 @@ def test_each_option_is_explained(kind: type[Any]) -> None:
         (qtool.ReportOptions, "batch_sizes", [(-1,), (1.5,)]),
         (qtool.DataOptions, "unreadable", [-0.1]),
         (qtool.GenerationOptions, "top_p", [0]),
+        (qtool.GateOptions, "confidence", [0.5, 1]),
     ],
 )
 def test_a_number_out_of_its_range(kind: type[Any], name: str, values: list[Any]) -> None:

@@ -45,21 +45,28 @@ def images(digits):
 
 @pytest.fixture(scope="module")
 def made(quantized, images, digits, tmp_path_factory):
-    """The folder of a report, and the report."""
+    """The folder of a report and its file, and the report."""
     folder = tmp_path_factory.mktemp("run") / "digits"
-    return folder, quantized.report(images, folder, replace(QUICK, labels=digits.labels))
+    folder.mkdir()
+    quantized.export(folder / "model.int8.onnx")
+    options = replace(QUICK, labels=digits.labels)
+    return folder, reported(quantized, folder / "model.int8.onnx", images, folder / "page", options)
 
 
-def test_folder_holds_the_report_and_the_model(made):
+def reported(quantized, file, data, folder, options=QUICK):
+    return qtool.report(file, data, folder, options, model=quantized.captured)
+
+
+def test_folder_holds_the_report(made):
     folder, report = made
+    folder = folder / "page"
     assert sorted(p.name for p in folder.iterdir()) == [
-        "model.int8.onnx",
         "report.html",
         "report.json",
         "report.md",
     ]
     assert Report.from_json(json.loads((folder / "report.json").read_text())) == report
-    assert list(folder.parent.iterdir()) == [folder], "something was left beside it"
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["model.int8.onnx", "page"]
 
 
 def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path):
@@ -116,7 +123,8 @@ def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
     model = qtool.quantize(
         net.eval(), data, target=target, mode=mode, recipe=rules, accuracy="fast"
     )
-    report = model.report(data, tmp_path / "r", QUICK)
+    model.export(tmp_path / "int8.onnx")
+    report = reported(model, tmp_path / "int8.onnx", data, tmp_path / "r")
     assert report.layers is not None, report.layers_note
     assert {"0", "2"} <= {layer.name for layer in report.layers.layers}
     facts = report.models[1]
@@ -132,7 +140,9 @@ def test_texts_with_cached_tokens_stay_batches_of_their_own(tmp_path):
     _, decoder = small_decoder.captured()
     model = qtool.quantize(decoder, [small_decoder.inputs()], accuracy="fast")
     quick = replace(QUICK, batch_sizes=(1,))
-    report = model.report([small_decoder.inputs()] * 2, tmp_path / "r", quick)
+    model.export(tmp_path / "int8.onnx")
+    data = [small_decoder.inputs()] * 2
+    report = reported(model, tmp_path / "int8.onnx", data, tmp_path / "r", quick)
     exactness = report.models[1].exactness
     assert exactness.passed
     assert exactness.samples == 2

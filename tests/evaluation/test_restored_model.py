@@ -13,7 +13,6 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
 from qtool.evaluation.restored_model import restore, try_restore
-from qtool.planning.recipe import Recipe, Rule
 from tests.evaluation.spoiled import captured, chain, images
 from tests.passes.small_decoder import Layer, inputs
 
@@ -57,12 +56,6 @@ def test_layers_that_a_file_computes_as_one_are_restored_as_several(mode, tmp_pa
     with torch.no_grad():
         for a, b in zip(again(*inputs()), quantized(*inputs()), strict=True):
             assert torch.equal(a, b)
-
-
-def test_a_model_with_every_layer_in_float_is_restored(chain_files):
-    recipe = Recipe(rules=(Rule(select="*", scheme="float"),))
-    again = restore(chain_files[1], captured(), SAMPLE, recipe=recipe)
-    assert not again.plan.placed
 
 
 def test_weights_changed_on_the_way_come_from_the_file(tmp_path):

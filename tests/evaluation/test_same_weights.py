@@ -197,6 +197,43 @@ def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
     check_same_weights(file, floats, "float.onnx")
 
 
+def test_the_file_that_a_model_was_read_from_is_known_by_its_weights(tmp_path: Path) -> None:
+    """GPTQ on inputs of rank one moves weights by several steps; the file has its BatchNorms."""
+    draw = np.random.default_rng(0)
+    values = {
+        f"w{i}": draw.normal(size=(32, 32 if i else 3, 3, 3)) / (9, 17)[i > 0] for i in range(4)
+    }
+    norms = {"s": (0.5, 2), "b": (-1, 1), "m": (-1, 1), "v": (0.5, 2)}
+    values |= {f"{n}{i}": draw.uniform(*ends, 32) for n, ends in norms.items() for i in range(3)}
+
+    def written(path: Path) -> Path:
+        layers = [
+            f"c{i} = Conv (r{i}, w{i}) n{i} = BatchNormalization (c{i}, s{i}, b{i}, m{i}, v{i}) "
+            f"r{i + 1} = Relu (n{i})"
+            for i in range(3)
+        ]
+        model = onnx.parser.parse_model(
+            f"""<ir_version: 9, opset_import: ["" : 17]>
+            g (float[N,3,12,12] r0) => (float[N,32,4,4] y) {{
+                {" ".join(layers)} y = Conv (r3, w3) }}"""
+        )
+        named = ((n, v.astype(np.float32)) for n, v in values.items())
+        model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in named)
+        onnx.save(model, path)
+        return path
+
+    real, shades = written(tmp_path / "float.onnx"), torch.linspace(0, 1, 64).reshape(-1, 1, 1, 1)
+    x = shades * torch.ones(64, 3, 12, 12)
+    qtool.quantize(qtool.load_onnx(real), [x], recover=["gptq"]).export(tmp_path / "int8.onnx")
+    file, floats = open_file(tmp_path / "int8.onnx"), list(open_file(real).constants())
+    assert compare_weights(file, floats, 1.2).is_other
+    check_same_weights(file, floats, "float.onnx")
+    values["w3"] += 0.1 * draw.normal(size=values["w3"].shape)
+    other = open_file(written(tmp_path / "other.onnx")).constants()
+    with pytest.raises(VerificationError, match="weights are"):
+        check_same_weights(file, other, "other.onnx")
+
+
 @pytest.mark.parametrize("code", [nearest, clipped])
 def test_weights_of_another_start_are_like_none(code: Callable[[Array], Array]) -> None:
     """The same network trained from another seed, which may have the same accuracy."""

@@ -21,8 +21,8 @@ COMMANDS = (
     "report",
     "compare",
     "bench",
-    "tune",
     BLOCKWISE,
+    "tune",
 )
 _SCHEMES = {
     "static": "static",
@@ -52,17 +52,19 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
 
 
 def is_covered(command: str, kind: str, mode: str) -> bool:
-    """Say whether a cell is in the covering set, which is two fifths of the matrix.
+    """Say whether a cell is in the covering set, in which each pair is once.
 
     A dead end is one of a pair: a command that cannot read a kind, a kind without a layer for a
-    mode, a mode that a command does not know. Each command has two modes of each kind, the next
-    command the next two, so that each pair is there, and each mode has each command with several
-    kinds. Other commands need the file of each mode: `quantize` has all.
+    mode, a mode that a command does not know. `quantize` has each mode of each kind. Another
+    command has one mode of each kind, the next command the next mode, so that each mode has each
+    command with several kinds; where that mode is refused, the command has the next one that works.
     """
     if MODES_OF.get(kind) or command == "quantize":
         return mode in MODES_OF.get(kind, MODES)
-    turn = list(KINDS).index(kind) + COMMANDS.index(command) + MODES.index(mode)
-    return turn % len(MODES) in {0, 2}
+    turn = (list(KINDS).index(kind) + COMMANDS.index(command)) % len(MODES)
+    turns = MODES[turn:] + MODES[:turn]
+    works = next((each for each in turns if not refusal(command, kind, each)), None)
+    return mode in {turns[0], works}
 
 
 def refusal(command: str, kind: str, mode: str) -> str | None:

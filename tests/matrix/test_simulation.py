@@ -90,14 +90,21 @@ LAYERS = ("*conv*", "depthwise", "gemm", "softmax", "attention", "*lstm", "gru",
 
 
 def cells() -> list[object]:
-    """Return the cells: static of each network, two more modes of LAYERS, and one of others."""
-    parameters = []
+    """Return the cells: static of each network, two more modes of LAYERS, and one of others.
+
+    What a target refuses of every network in a mode is in one cell.
+    """
+    parameters, refused = [], set[tuple[str, str]]()
     _, dynamic, *weight_only = MODES
     for turn, name in enumerate(NETWORKS):
         has_layers = any(fnmatch(name, pattern) for pattern in LAYERS)
         others = (dynamic, weight_only[turn % 3]) if has_layers else (MODES[1 + turn % 4],)
         for target, mode in product(RUNTIMES, ("static", *others)):
             cell = (target, name, mode)
+            if mode != "static" and _reason(REFUSED, cell):
+                if (target, mode) in refused:
+                    continue
+                refused.add((target, mode))
             reason = _reason(UNLIKE, cell)
             marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
             parameters.append(pytest.param(*cell, id="-".join(cell), marks=marks))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import qtool
 from qtool.core.errors import PlanError
 from qtool.core.types import Derived, Observed, ObserverSpec
 from qtool.frontends.captured_model import capture_model
@@ -484,6 +485,14 @@ def test_a_target_without_a_kernel() -> None:
     assert found.target == "bare"
     decision = found.decision("head")
     assert (decision.execution, decision.reason) == (Execution.FLOAT, "no integer kernel on bare")
+
+
+def test_channels_that_no_file_has_are_no_work() -> None:
+    """A convolution of three channels is padded for the integer kernel alone."""
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    captured = qtool.capture_model(model.eval(), torch.zeros(2, 3, 6, 6))
+    plans = [captured.plan(recipe=qtool.Recipe.of(ignore=i)) for i in ((), ("0",))]
+    assert [p.decision("0").macs for p in plans] == [16 * 4 * 9 * 16, 16 * 3 * 9 * 16]
 
 
 def test_planning_is_pure() -> None:

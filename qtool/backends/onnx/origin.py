@@ -35,6 +35,7 @@ class Origin:
         data: digest of the calibration samples, whatever their order; empty if unknown.
         samples: number of calibration samples.
         versions: package that took part in writing the file -> version.
+        mark: mark of the float weights, see `weight_mark`; empty if unknown.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Origin:
     data: str = ""
     samples: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
@@ -59,7 +61,8 @@ class Origin:
         values: Any = json.loads(metadata[_KEY])
         versions = {str(k): str(v) for k, v in values["versions"].items()}
         model, weights, data = (str(values[name]) for name in ("model", "weights", "data"))
-        return cls(model, weights, data, int(values["samples"]), versions)
+        mark = str(values.get("mark", ""))
+        return cls(model, weights, data, int(values["samples"]), versions, mark)
 
 
 def present_versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.types import Array
 
 
 def fingerprint(module: fx.GraphModule, stored: Container[str] = ()) -> str:
@@ -44,6 +45,13 @@ def weights_digest(module: fx.GraphModule) -> str:
             digest.update(array.view(torch.uint8).numpy().data)
         hashes.add(digest.hexdigest())
     return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()[:32]
+
+
+def float_arrays(module: fx.GraphModule) -> Iterator[Array]:
+    """Yield the float parameters and constants that the graph reads, float32."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        if (tensor := G.tensor(module, node).detach()).is_floating_point():
+            yield tensor.float().cpu().numpy()
 
 
 def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:

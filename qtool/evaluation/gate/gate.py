@@ -25,7 +25,6 @@ from qtool.core.errors import DataError, FileError, VerificationError, missing
 from qtool.core.log import log_note, log_warning
 from qtool.core.number_texts import times
 from qtool.core.output_evidence import Evidence
-from qtool.core.progress import no_progress
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array, Progress
 from qtool.core.versions import version_of
@@ -39,17 +38,25 @@ from qtool.evaluation.gate.inputs import (
     read_labels,
 )
 from qtool.evaluation.gate.metric_check import in_own_order, metric_check
-from qtool.evaluation.gate.result import GateCheck, GateOptions, GateResult, GateRun, Outcome
+from qtool.evaluation.gate.result import GateCheck, GateResult, GateRun, Outcome
 from qtool.evaluation.labelled_data import LabelledData
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.measure.output_pass import OutputTypeError, Reference, measure_arrays
+from qtool.evaluation.measure.output_pass import (
+    OutputTypeError,
+    Reference,
+    Yardsticks,
+    measure_arrays,
+)
 from qtool.evaluation.model_inputs import check_same_inputs
+from qtool.evaluation.options import GateOptions
 from qtool.evaluation.same_weights import check_same_files
+from qtool.metrics.compared_batches import is_cache
 from qtool.metrics.labels import classes_in
 from qtool.metrics.metric import check_drop
-from qtool.metrics.named_metrics import GateMetric, Samples, find_metric
+from qtool.metrics.named_metrics import GateMetric, Samples, find_metric, user_metric
+from qtool.metrics.output_agreement import agreements_text
 from qtool.metrics.sample_statistics import check_finite
 from qtool.metrics.vector_output import VectorOutput
 
@@ -59,7 +66,8 @@ def run_gate(
     against: Path,
     data: LabelledData,
     options: GateOptions,
-    progress: Progress = no_progress,
+    pooling: str,
+    progress: Progress,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of a float file.
 
@@ -68,7 +76,8 @@ def run_gate(
         against: the float file.
         data: batches, with what the metric needs as labels. Where the samples have another order of
             their own (`positions`), the metric sees that.
-        options: what is asked for.
+        options: what is asked for, with a metric.
+        pooling: see `VectorOutput`.
         progress: wraps the iterable of batches.
 
     Raises:
@@ -78,10 +87,10 @@ def run_gate(
         VerificationError: the float file does not run.
     """
     result, labels = GateResult(str(file), str(against), ()), data.labels
-    metric = find_metric(options.metric) if isinstance(options.metric, str) else (options.metric, 0)
+    name, metric = _metric_of(options)
     check_drop(options.max_drop, metric[0].percent)
     try:
-        used = read_labels(options.metric, metric[0], labels)
+        used = read_labels(name, metric[0], labels)
     except DataError as error:
         return _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
     for check in _file_checks(file, against, options):
@@ -94,7 +103,8 @@ def run_gate(
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
-    known = FilePass(metric[0], reference, file, options)
+    vectors = VectorOutput.of([o.name for o in reference.session.outputs], pooling)
+    known = FilePass(metric[0], reference, file, options.runtime, vectors)
     samples = _run(known, files, first, stream)
     if isinstance(samples, GateCheck):
         return _with(result, samples)
@@ -110,6 +120,16 @@ def run_gate(
         check, ratio = _speed_check(files, first, options)
         result = replace(_with(result, check), speedup=ratio)
     return replace(result, run=known.record(used))
+
+
+def _metric_of(options: GateOptions) -> tuple[str, tuple[GateMetric, int]]:
+    """Return the name of a metric, and the metric with the number in its name."""
+    metric = options.metric
+    if isinstance(metric, str):
+        return metric, find_metric(metric)
+    assert metric is not None
+    name = getattr(metric, "__name__", "metric")
+    return name, (user_metric(metric, name, not options.lower_is_better), 0)
 
 
 def _run(
@@ -214,19 +234,25 @@ class FilePass:
     """
 
     def __init__(
-        self, metric: GateMetric, reference: Reference, file: Path, options: GateOptions
+        self,
+        metric: GateMetric,
+        reference: Reference,
+        file: Path,
+        runtime: str,
+        vectors: VectorOutput,
     ) -> None:
         self._begun, self._clock = datetime.now(timezone.utc), time.monotonic()
         self.reference = reference
         self.digest = Digest()
-        self._opened, self._runtime = open_file(file), options.runtime
-        session = reference.session
-        self._vectors = VectorOutput.of([o.name for o in session.outputs], options.pooling)
-        self._is_pooled = False
-        self._data = DataChecks([i.name for i in session.inputs], self._opened.input_ranges())
+        self._opened, self._runtime = open_file(file), runtime
+        self._vectors, self._is_pooled = vectors, False
+        names = [i.name for i in reference.session.inputs]
+        self._data = DataChecks(names, self._opened.input_ranges())
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
         self._constant = ConstantOutput()
+        others = [o.name for o in reference.session.outputs[1:] if not is_cache(o.name)]
+        self._others = Yardsticks() if others and metric.labels == "" else None
 
     def record(self, labels: Any) -> GateRun:
         """Return what was run where, and how long it took since the pass was made."""
@@ -250,7 +276,9 @@ class FilePass:
             like = self.reference.session
             inputs = open_like(like, files[1], runtime=self._runtime).inputs
             data = fitting_batches(data, inputs, files[1].name)
-        measured = measure_arrays(self.reference, files[1:], data, watch=self._watch)
+        measured = measure_arrays(
+            self.reference, files[1:], data, watch=self._watch, yardsticks=self._others
+        )
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
         has_mask = self.reference.reader.padding.mask is not None
         reader = self.reference.reader
@@ -280,10 +308,24 @@ class FilePass:
             return [GateCheck("samples", Outcome.NOT_COMPARABLE, str(error))]
         broken = int(((known.not_finite[1] > 0) & (known.not_finite[0] == 0)).sum())
         if not broken:
-            name = self.reference.session.outputs[0].name
-            return [*self._data.checks(), *self._constant.checks(name, known.samples)]
+            constant = self._constant.checks(self.reference.session.outputs[0].name, known.samples)
+            return [*self._data.checks(), *constant, *self._other_outputs()]
         text = f"NaN or Inf on {broken} of {known.samples} samples, where the float file has none"
         return [GateCheck("outputs", Outcome.REGRESSION, text), *self._data.checks()]
+
+    def _other_outputs(self) -> list[GateCheck]:
+        """Return what the outputs behind the first agree in, which the metric does not judge."""
+        if self._others is None:
+            return []
+        name = self.reference.session.outputs[0].name
+        _, every = self._others.agreements().files
+        others = [each for each in every if each.output != name]
+        poor = [each for each in others if each.is_poor]
+        text = agreements_text(poor or others, several=True)
+        if poor:
+            text += f"; a metric of what counts, as {argument('--metric')}, judges without them"
+        outcome = Outcome.REGRESSION if poor else Outcome.ACCEPTED
+        return [GateCheck("other outputs", outcome, text)] if others else []
 
 
 def _joined(parts: Sequence[Any]) -> Any:

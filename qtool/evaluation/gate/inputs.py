@@ -33,7 +33,7 @@ class BatchSizeError(DataError):
     """A batch of another size than the quantized file takes."""
 
 
-def read_labels(name: str | GateMetric, metric: GateMetric, labels: Any) -> Array | None:
+def read_labels(name: str, metric: GateMetric, labels: Any) -> Array | None:
     """Return labels as an array [samples, ...]; None where there are none, or the metric uses none.
 
     Labels of the metrics of `METRICS` are numbers; a user's function takes any.

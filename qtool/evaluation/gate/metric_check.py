@@ -12,7 +12,8 @@ from qtool.core.number_texts import percent, quantity
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW
-from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateOptions, Outcome
+from qtool.evaluation.gate.result import GateCheck, GateMetricResult, Outcome
+from qtool.evaluation.options import GateOptions
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 from qtool.metrics.intervals import Interval
 from qtool.metrics.metric import check_drop, default_drop
@@ -70,8 +71,8 @@ def metric_check(
     )
     unit, scale = (" points", 100) if measured.percent else ("", 1)
     text = f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
-    text += f"{quantity(measured.samples, 'sample')}, {_drop_text(drop, scale, unit)}"
-    text += f", limit {scale * limit:.3g}"
+    text += f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
+    text += f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     text += "" if measured.hits is None else _one_answer(samples)
     outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
     if high < -(most := max(limit, _GAIN * usual)) and not options.other_model:
@@ -89,11 +90,6 @@ def metric_check(
             else "; the drop is so near to the limit that no number of samples decides"
         )
     return GateCheck(measured.name, outcome, text), result
-
-
-def _drop_text(drop: Drop, scale: float, unit: str) -> str:
-    low, high = (scale * end for end in drop.ends(1.0))
-    return f"drop {scale * drop.value:.3g} ({low:.3g} to {high:.3g}){unit}"
 
 
 def _one_answer(samples: Samples) -> str:

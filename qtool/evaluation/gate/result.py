@@ -1,4 +1,4 @@
-"""What a gate asks for, and its result: an outcome, its reasons, forms for other programs."""
+"""The result of a gate: an outcome, its reasons, forms for other programs."""
 
 from __future__ import annotations
 
@@ -10,39 +10,9 @@ from typing import ClassVar
 from xml.etree import ElementTree as ET
 
 from qtool.core.number_texts import one_line, quantity
-from qtool.core.option_names import NATIVE
-from qtool.core.sentence_pooling import MEAN
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.metrics.intervals import Interval
-from qtool.metrics.named_metrics import AGREEMENT, GateMetric
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class GateOptions:
-    """What a gate asks for.
-
-    Attributes:
-        metric: a name of `METRICS`, or the metric of a user's function.
-        max_drop: the largest accepted drop; None: see `default_drop`.
-        min_speedup: the least float latency / quantized latency; None: no latency is measured.
-        confidence: see `GateMetricResult`.
-        other_model: accept a float file with other weights.
-        runtime, threads, seconds: see `evaluate_arrays`.
-        pooling: see `VectorOutput`.
-    """
-
-    metric: str | GateMetric = AGREEMENT
-    max_drop: float | None = None
-    min_speedup: float | None = None
-    confidence: float = CONFIDENCE
-    other_model: bool = False
-    runtime: str = NATIVE
-    threads: int = 1
-    seconds: float = 2.0
-    pooling: str = MEAN
 
 
 class Outcome(str, Enum):
@@ -100,8 +70,8 @@ class GateMetricResult:
         confidence: see `drop`.
         samples_needed: about how many samples would decide if they were like these; null if these
             do, or no number would.
-        output: the output that has the vectors of the metric, and how its tokens are pooled; ""
-            for metrics of no vectors.
+        output: the output that has the vectors of the metric, and how its tokens are pooled, or of
+            several outputs the one whose agreement it is; "" for other metrics.
     """
 
     name: str

@@ -131,8 +131,6 @@ def time_files(
     seconds: float = 2.0,
     precision: float | None = None,
     least_rounds: int = MIN_ROUNDS,
-    in_a_row: int = 1,
-    tick: Callable[[Timing], None] = lambda _: None,
     clock: Clock | None = None,
 ) -> Timing:
     """Time ONNX files on the same batch, in turns.
@@ -145,9 +143,6 @@ def time_files(
         seconds: duration of the measurement; with `precision`, the maximum.
         precision: stop when the interval of every ratio is within this of its median (0.01: 1 %
             either way).
-        in_a_row: runs of each file in its turn, averaged: for models that run repeatedly with warm
-            caches, such as the steps of a decoder. More if a turn is too short for the clock.
-        tick: called every CHECK_EVERY rounds with the timing so far.
         clock: clock for single runs; by default `clock_for` the threads.
     """
     start = time.perf_counter()
@@ -161,26 +156,26 @@ def time_files(
     if len(inputs) > 1:
         sessions = [in_order_of(sessions[0], each) for each in sessions]
     clock = clock or clock_for(threads)
-    for row in _rounds([partial(s.seconds, inputs, clock=clock) for s in sessions], in_a_row):
+    for row in _rounds([partial(s.seconds, inputs, clock=clock) for s in sessions]):
         times.append(row)
-        enough = len(times) >= least_rounds
-        if enough and time.perf_counter() - start >= seconds:
+        if len(times) < least_rounds:
+            continue
+        if time.perf_counter() - start >= seconds:
             break
-        if enough and len(times) % CHECK_EVERY == 0:
-            tick(current())
-            if precision is not None and all(r.width <= precision for r in current().ratios):
-                break
+        if precision is None or len(times) % CHECK_EVERY:
+            continue
+        if all(r.width <= precision for r in current().ratios):
+            break
     return current()
 
 
-def _rounds(runs: Sequence[Callable[[int], float]], in_a_row: int) -> Iterator[list[float]]:
+def _rounds(runs: Sequence[Callable[[int], float]]) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up.
 
     Args:
         runs: returns the seconds of a number of runs of a file.
-        in_a_row: see `time_files`.
     """
-    in_a_row = _measurable(runs, in_a_row)
+    in_a_row = _measurable(runs)
     first = 0
     while True:
         row = [0.0] * len(runs)
@@ -191,9 +186,9 @@ def _rounds(runs: Sequence[Callable[[int], float]], in_a_row: int) -> Iterator[l
         first += 1
 
 
-def _measurable(runs: Sequence[Callable[[int], float]], in_a_row: int) -> int:
+def _measurable(runs: Sequence[Callable[[int], float]]) -> int:
     """Warm up, and return how many runs in a row take some time by the clock."""
-    took = [run(WARM_UP) for run in runs]
+    in_a_row, took = 1, [run(WARM_UP) for run in runs]
     while min(took) <= 0 and in_a_row < MOST_IN_A_ROW:
         in_a_row = max(2 * in_a_row, 2 * WARM_UP)
         took = [run(in_a_row) for run in runs]

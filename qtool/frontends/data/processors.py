@@ -201,7 +201,9 @@ def _check_tokenizer_files(folder: Path) -> None:
     files = {p for pattern in _TOKENIZER_FILES for p in folder.glob(pattern)}
     for file in sorted(files):
         check_download(file, DataError)
-    if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
+    config = read_config(folder) if is_model_folder(folder) else {}
+    bytewise = config.get("model_type") in _BYTEWISE  # it takes bytes or characters
+    if not files and not list(folder.glob("*tokeniz*.py")) and not bytewise:
         raise DataError(
             f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model)",
             OtherFile("save it there with tokenizer.save_pretrained"),
@@ -219,11 +221,6 @@ def _check_processor_files(folder: Path, kind: str, what: str) -> None:
 
 
 _PROCESSORS = ("preprocessor_config", "processor_config", "video_preprocessor_config")
-
-
-def _is_bytewise(folder: Path) -> bool:
-    """Return whether the tokenizer needs no vocabulary: it takes bytes or characters."""
-    return read_config(folder).get("model_type") in _BYTEWISE if is_model_folder(folder) else False
 
 
 _BYTEWISE = ("byt5", "canine", "perceiver")

@@ -37,7 +37,9 @@ def read_table(path: Path) -> dict[str, Array]:
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix in (".json", LINES):
-        return _columns([row for _, row in read_objects(path)])
+        rows = [row for _, row in read_objects(path)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: _column([row.get(name) for row in rows]) for name in names}
     return read_separated(path)
 
 
@@ -98,11 +100,6 @@ def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
     )
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _column([row.get(name) for row in rows]) for name in names}
-
-
 def _column(values: Sequence[Any]) -> Array:
     if all(isinstance(v, int | float) for v in values):
         return np.array(values)
@@ -118,19 +115,14 @@ def _parquet(path: Path) -> dict[str, Array]:
             frame = require("pandas", f"the table in {path}", DataError).read_parquet(path)
             return {str(name): np.asarray(frame[name]) for name in frame.columns}
         library = require("pyarrow.parquet", f"the table in {path}", DataError)
-        return {
-            name: column.to_numpy()
-            for name, column in zip(*_named(library.read_table(path)), strict=True)
-        }
+        table: Any = library.read_table(path)
+        pairs = zip(table.column_names, table.columns, strict=True)
+        return {name: column.to_numpy() for name, column in pairs}
     except DataError:
         raise
     except Exception as error:
         message = f"{path} cannot be read as a table: {describe(error)}"
         raise DataError(message, DOWNLOAD) from error
-
-
-def _named(table: Any) -> tuple[list[str], list[Any]]:
-    return list(table.column_names), list(table.columns)
 
 
 def choose_columns(

@@ -52,10 +52,6 @@ def is_whisper(model: Any) -> bool:
     return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
 
 
-def _reads_text(model: Any) -> bool:
-    return getattr(_whole(model), "main_input_name", "") == "input_ids"
-
-
 def refusal(consumer: str, model: Any) -> str | None:
     """Return why a library does not load the folder of such a model; None if it may.
 
@@ -75,6 +71,7 @@ def refusal(consumer: str, model: Any) -> str | None:
         return f"it loads language models with a KV cache: {with_past}"
     if consumer == OPTIMUM and task in _NOT_OF_OPTIMUM:
         return f"it has no class for {task}"
-    if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
+    reads_text = getattr(_whole(model), "main_input_name", "") == "input_ids"
+    if consumer == SENTENCES and not (reads_text and task in (FEATURES, CLASSES)):
         return f"it loads text encoders and classifiers, not models for {task}"
     return None

@@ -162,6 +162,33 @@ def test_a_fixed_batch_is_no_regression(size: int, rows: int, text: str, tmp_pat
     assert text in str(result)
 
 
+def test_an_output_behind_the_first(tmp_path: Path) -> None:
+    """The agreement is that of the first output; another one that is of no use is a regression."""
+
+    def heads(path: Path, weight: np.ndarray) -> Path:
+        model = onnx.load(linear_file(path, WEIGHT))
+        model.graph.node.append(helper.make_node("MatMul", ["x", "v"], ["z"]))
+        model.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "v"))
+        model.graph.output.append(helper.make_tensor_value_info("z", 1, ["batch", 7]))
+        onnx.save(model, path)
+        return path
+
+    weight = GENERATOR.normal(size=(16, 7))
+    real = heads(tmp_path / "float.onnx", weight)
+    near = heads(tmp_path / "near.onnx", weight + 1e-3)
+    result = qtool.gate(near, real, [X], max_drop=0.01)
+    assert result.exit_code == 0
+    assert result.metric is not None
+    assert result.metric.output == "y"
+    assert "z: R2 0.9999" in str(result)
+    rolled = heads(tmp_path / "rolled.onnx", np.roll(weight, 1, 1))
+    result = qtool.gate(rolled, real, [X], max_drop=0.01)
+    assert (result.exit_code, result.metric) == (1, None)
+    assert "z: R2 -" in str(result)
+    by_labels = qtool.gate(rolled, real, [X], LABELS, metric="top-1", max_drop=0.01)
+    assert by_labels.exit_code == 0  # the user says what counts
+
+
 def test_codes_in_place_of_numbers(tmp_path: Path) -> None:
     real = linear_file(tmp_path / "float.onnx", WEIGHT)
     model = onnx.load(real)

@@ -77,7 +77,7 @@ def test_order_rotates():
     order = []
     clock = iter(range(10**6)).__next__
     models = [Pretended(partial(order.append, name)) for name in "abc"]
-    rounds = interleaved_timing._rounds([partial(m.seconds, [], clock=clock) for m in models], 1)
+    rounds = interleaved_timing._rounds([partial(m.seconds, [], clock=clock) for m in models])
     warm = 3 * interleaved_timing.WARM_UP
     assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
     assert order[warm:] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
@@ -89,24 +89,8 @@ def test_a_session_in_another_process_measures_itself():
         def seconds(self, arrays, times, clock):
             return 0.25 * times
 
-    rounds = interleaved_timing._rounds(
-        [partial(Elsewhere().seconds, [], clock=pytest.fail)] * 2, 4
-    )
+    rounds = interleaved_timing._rounds([partial(Elsewhere().seconds, [], clock=pytest.fail)] * 2)
     assert next(rounds) == [0.25, 0.25]
-
-
-def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
-    ran = []
-
-    monkeypatch.setattr(
-        interleaved_timing, "open_model", lambda f, *_: Pretended(lambda: ran.append(f))
-    )
-    ticks = itertools.count()  # each look at the clock is a second later
-    found = time_files(
-        ["a", "b"], [np.zeros(1)], seconds=0, least_rounds=1, in_a_row=4, clock=lambda: next(ticks)
-    )
-    assert ran[2 * interleaved_timing.WARM_UP :] == ["a"] * 4 + ["b"] * 4
-    assert [s.median for s in found.models] == [250.0, 250.0]
 
 
 def test_runs_that_are_shorter_than_a_tick_of_the_clock_run_in_a_row(monkeypatch):

@@ -20,7 +20,8 @@ from tests.needs import HAS_VNNI
 from tests.planning.targets.converted import captured, converted, network, samples, step, written
 
 OTHERS = [name for name in TARGETS if name != DEFAULT]
-PAIRS = [(network, name) for network in ("residual_concat", "activations") for name in OTHERS]
+PAIRS = [("residual_concat", name) for name in OTHERS]
+PAIRS += [("activations", "openvino"), ("activations", "tflite")]
 PAIRS += [("depthwise", "openvino"), ("depthwise", "tensorrt"), ("swishes", "openvino")]
 FACTS = {  # activation, symmetric, integer bias, own operators, judged on this machine
     "onnxruntime": ("uint8", False, True, True, True),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,14 +12,8 @@ from qtool.core.atomic import check_folders, resolve, sibling_folder
 from qtool.core.errors import FileError
 from qtool.core.remedies import OtherFile
 
-MODEL = "model.int8.onnx"
-_FILES = frozenset({"report.json", "report.md", "report.html", MODEL})
-_DATA = re.compile(rf"{re.escape(MODEL)}(\.\w+)?\.data")  # of a model in two files
+_FILES = frozenset({"report.json", "report.md", "report.html"})
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD of renameat2(2)
-
-
-def _is_part(name: str) -> bool:
-    return name in _FILES or _DATA.fullmatch(name) is not None
 
 
 def check_folder(folder: Path) -> None:
@@ -35,7 +27,7 @@ def check_folder(folder: Path) -> None:
             f"cannot write {folder}: it is a file", OtherFile("choose a folder for the report")
         )
     if folder.is_dir():
-        foreign = sorted(p.name for p in folder.iterdir() if not _is_part(p.name))
+        foreign = sorted(p.name for p in folder.iterdir() if p.name not in _FILES)
         if foreign:
             raise FileError(
                 f"{folder} holds '{foreign[0]}', which is not part of a report",
@@ -44,21 +36,22 @@ def check_folder(folder: Path) -> None:
     check_folders(folder, parent)
 
 
-def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    """Write the files (contents, or copies of files) as `folder`, replacing an old one.
+def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files as `folder`, replacing an old one.
 
     They are written to a folder next to it, which is then exchanged with it in one system call.
 
     Raises:
         FileError: it cannot be written.
     """
-    foreign = [name for name in files if not _is_part(name)]
-    assert not foreign, f"not part of a report: {foreign}"
+    assert files.keys() <= _FILES
     check_folder(folder)
     target = resolve(folder)
     try:
         with sibling_folder(target) as temporary:
-            temporary.chmod(_mode())
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o777 & ~umask)
             for name, data in files.items():
                 _write(temporary / name, data)
             _sync(temporary)
@@ -68,20 +61,9 @@ def replace_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
-def _mode() -> int:
-    """Return the mode of a new folder under the current umask."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o777 & ~umask
-
-
-def _write(path: Path, data: bytes | Path) -> None:
+def _write(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
-        if isinstance(data, Path):
-            with data.open("rb") as source:
-                shutil.copyfileobj(source, file)  # weights may be more than the memory holds
-        else:
-            file.write(data)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -104,13 +86,11 @@ def _replace(new: Path, old: Path) -> None:
         return
     if _exchange(new, old):
         return
-    files = sorted(new.iterdir(), reverse=True)  # external data before the model that names it
-    for file in files:  # folders cannot be exchanged here: replace file by file
-        file.replace(old / file.name)
-    names = {file.name for file in files}
-    for file in old.iterdir():
-        if _is_part(file.name) and file.name not in names:
-            file.unlink()
+    names = {file.name for file in new.iterdir()}
+    for name in names:  # folders cannot be exchanged here: replace file by file
+        (new / name).replace(old / name)
+    for name in _FILES - names:
+        (old / name).unlink(missing_ok=True)
 
 
 def _exchange(a: Path, b: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Render a report as JSON, Markdown and HTML, all from the same objects."""
+"""Render a report as JSON, Markdown and HTML, all from the same objects, and write the pages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -15,6 +16,7 @@ from markupsafe import Markup
 
 from qtool.core import number_texts
 from qtool.evaluation.latency.node_times import Profile
+from qtool.evaluation.report.page.folder import replace_folder
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.page.short_names import block_of
@@ -87,6 +89,16 @@ def render_pages(report: Report) -> dict[str, bytes]:
         "report.md": markdown.encode(),
         "report.html": html.encode(),
     }
+
+
+def write_report(folder: Path, report: Report) -> Report:
+    """Replace a folder, which `check_folder` has accepted, by a report, and return the report.
+
+    Raises:
+        FileError: the folder cannot be written.
+    """
+    replace_folder(folder, render_pages(report))
+    return report
 
 
 def _figures(report: Report) -> Mapping[str, Any]:

@@ -37,23 +37,6 @@ def test_new_and_replaced(exchange, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-MODEL, DATA = "model.int8.onnx", "model.int8.onnx.0123456789abcdef.data"
-
-
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_model_in_two_files_comes_and_goes_whole(exchange, tmp_path, monkeypatch):
-    if not exchange:
-        monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
-    folder, model, data = tmp_path / "r", tmp_path / "m", tmp_path / "d"
-    model.write_bytes(b"model")
-    data.write_bytes(b"weights")
-    replace_folder(folder, version("a") | {MODEL: model, DATA: data})
-    assert contents(folder) == version("a") | {MODEL: b"model", DATA: b"weights"}
-    replace_folder(folder, version("b") | {MODEL: model})
-    assert contents(folder) == version("b") | {MODEL: b"model"}
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "m", "r"]
-
-
 def test_failure_leaves_the_old_report(tmp_path, monkeypatch):
     folder = tmp_path / "r"
     replace_folder(folder, version("a"))
