@@ -129,7 +129,7 @@ def _depth_to_space(call: Call) -> Move:
     block = int(call.option("block_size"))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        split = x.unflatten(3, (block, block, -1)).transpose(2, 3)
+        split: torch.Tensor = x.unflatten(3, (block, block, -1)).transpose(2, 3)
         return split.flatten(3, 4).flatten(1, 2)
 
     return run
@@ -139,7 +139,8 @@ def _space_to_depth(call: Call) -> Move:
     block = int(call.option("block_size"))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(1, (-1, block)).unflatten(3, (-1, block)).transpose(2, 3).flatten(3)
+        split: torch.Tensor = x.unflatten(1, (-1, block)).unflatten(3, (-1, block))
+        return split.transpose(2, 3).flatten(3)
 
     return run
 
