@@ -32,14 +32,9 @@ from qtool.core.sqnr import decibels
 NETWORKS = "resnet20,resnet56,densenet40,mobilenetv2_w05"
 STEPS: dict[str, dict[str, Any]] = {
     "nearest": {"recover": []},
-    "weight-scale-search": {"recover": ["weight-scale-search"]},
     "gptq": {"recover": ["gptq"]},
-    "without learned-scales": {
-        "recover": ["cross-layer-equalization", "weight-scale-search", "gptq"]
-    },
-    "and learned-scales": {
-        "recover": ["cross-layer-equalization", "weight-scale-search", "gptq", "learned-scales"]
-    },
+    "without learned-scales": {"recover": ["cross-layer-equalization", "gptq"]},
+    "and learned-scales": {"recover": ["cross-layer-equalization", "gptq", "learned-scales"]},
 }
 
 ALONE: dict[str, dict[str, Any]] = {  # steps of weights alone: the observer, the steps

@@ -51,7 +51,6 @@ def _digits() -> dict[str, Case]:
             "recover": [
                 "cross-layer-equalization",
                 "smooth-quant",
-                "weight-scale-search",
                 "gptq",
                 "bias-correction",
             ]

@@ -5,7 +5,6 @@
 - `output-equalization`: one range for the channels of results that kernels round to codes.
 - `solve`: scales and zero points from the calibrated ranges.
 - `sensitive-layers`: the layers that make most of the error, in float (Dong et al. 2019).
-- `weight-scale-search`: weight scales by least squares (Lloyd 1982, for a uniform grid).
 - `gptq`: weights rounded with error feedback (Frantar et al. 2022).
 - `bias-correction`: biases that restore mean layer outputs (Nagel et al. 2019; Finkelstein et al.
   2019).
@@ -68,12 +67,6 @@ OUTPUT_EQUALIZATION = Step(
 )
 SENSITIVE_LAYERS = Step("sensitive-layers", _function("sensitive_layers:propose"), optional=True)
 """It reads a few of the samples that are kept in any case, and asks for none."""
-WEIGHT_SCALE_SEARCH = Step(
-    "weight-scale-search",
-    _function("weight_scale_search:propose"),
-    accuracy="",
-    scope=Scope.WEIGHTS,
-)
 GPTQ = layer_step(
     "gptq",
     _function("weight_rounding.layer_solver:solve_layer"),
@@ -110,7 +103,6 @@ STEPS: list[Step] = [
     OUTPUT_EQUALIZATION,
     SOLVE,  # for the graph as the steps before have changed it
     SENSITIVE_LAYERS,  # the steps behind it work for the plan that it leads to
-    WEIGHT_SCALE_SEARCH,
     GPTQ,
     BIAS_CORRECTION,
     LEARNED_SCALES,  # starts from the result of all others

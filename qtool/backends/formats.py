@@ -183,9 +183,9 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Ses
     raise OptionError(f"{Path(path).name}: {sentence}")
 
 
-def open_like(like: Session, path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
+def open_like(like: Session, path: str | Path, runtime: str = NATIVE) -> Session:
     """Open a file to run on the arrays of another session; see `open_model` and `in_order_of`."""
-    return in_order_of(like, open_model(path, threads, runtime))
+    return in_order_of(like, open_model(path, runtime=runtime))
 
 
 def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:

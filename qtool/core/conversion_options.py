@@ -65,7 +65,7 @@ class QuantizeOptions(OptionRecord):
         accuracy: how much effort to spend on recovering accuracy; by default balanced.
         recover: run exactly these accuracy recovery steps: output-equalization,
             sensitive-layers, cross-layer-equalization, smooth-quant, gptq, bias-correction,
-            weight-scale-search, learned-scales.
+            learned-scales.
         ignore: leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and
             an operator such as op:linear. Repeatable.
         dynamic: dimension whose size varies at run time, besides dimension 0 of every input.

@@ -55,7 +55,7 @@ Accuracy = Literal["fast", "balanced", "best"]
 ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
 STEPS = (
     *("output-equalization", "sensitive-layers", "cross-layer-equalization", "smooth-quant"),
-    *("gptq", "bias-correction", "weight-scale-search", "learned-scales"),
+    *("gptq", "bias-correction", "learned-scales"),
 )
 CHOICES = (
     *("static", "static-16", "dynamic", "int8-weights", "int4-weights", "int2-weights"),

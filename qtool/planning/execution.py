@@ -71,7 +71,7 @@ def _decision(
         output = None
     cost = 0 if execution is Execution.FUSED else macs(node, batch)
     if cost and execution is not Execution.INTEGER and (added := added_channels(node)):
-        cost -= cost * added // int(G.shape(node.args[1])[1])  # `unpad_channels` removes them
+        cost -= cost * added // int(G.shape(G.source(node, 1))[1])  # `unpad_channels` removes them
     known = cost is not None or execution is Execution.SHAPE
     codes_only = node in state.codes_only
     op = operator_name(node)

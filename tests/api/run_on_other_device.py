@@ -15,10 +15,7 @@ import qtool
 from benchmarks.cuda import DRY, codes, decoder, texts
 from tests.other_device import NAME
 
-STEPS = [
-    *("gptq", "bias-correction", "cross-layer-equalization", "smooth-quant"),
-    "weight-scale-search",
-]
+STEPS = ["gptq", "bias-correction", "cross-layer-equalization", "smooth-quant"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "fast": {"accuracy": "fast"},
     "steps": {"recover": STEPS},

@@ -227,8 +227,8 @@ EDITS: dict[str, Edit] = {
     ),
     "add select, op or both": (rule(**{"as": "float"}), rule(select="0", **{"as": "float"})),
     "use at most {} of *, +, ? and {m,n}, and no | or other repetition inside them": (
-        lambda: check_regex("select", "/(a+)+/", "(a+)+"),
-        lambda: check_regex("select", "/a+/", "a+"),
+        lambda: check_regex("re:(a+)+"),
+        lambda: check_regex("re:a+"),
     ),
     "give the function itself, not what it returns": (
         lambda: over_data(1.0, [], None),  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ class Rule:
                     f"{key} = {_quoted(value)} is unknown; known are {comma_separated(known)}"
                 )
         if self.select is not None and self.select.startswith(REGEX):
-            check_regex("select", self.select, self.select.removeprefix(REGEX))
+            check_regex(self.select)
         _observer_spec("observer", self.observer)
         _observer_spec("weight_observer", self.weight_observer)
 
@@ -184,29 +184,28 @@ def comma_separated(names: Iterable[object]) -> str:
     return ", ".join(map(str, names))
 
 
-def check_regex(key: str, text: str, pattern: str) -> None:
+def check_regex(text: str) -> None:
     """Check that a regex is valid and matches in bounded time.
 
     Python's engine tries every way to divide a name among repetitions, which takes exponential time
     where repetitions are nested or many.
 
     Args:
-        key: the key of the recipe rule, for messages.
-        text: the value as the recipe has it, for messages.
-        pattern: the regex.
+        text: the selector of a rule, with the regex behind `REGEX`.
 
     Raises:
         PlanError: it is invalid, or may take too long.
     """
+    pattern = text.removeprefix(REGEX)
     try:
         re.compile(pattern)
         nested, count = _variable_parts(_PARSER.parse(pattern))
     except (re.error, OverflowError, RecursionError) as error:
-        raise PlanError(f'{key} = "{text[:60]}" is not a valid regex: {error}') from error
+        raise PlanError(f'select = "{text[:60]}" is not a valid regex: {error}') from error
     if nested or count > _MAX_VARIABLE_PARTS:
         why = "a repeated part is variable itself" if nested else f"it has {count} variable parts"
         raise PlanError(
-            f'{key} = "{text[:60]}" could take for ever to match: {why}',
+            f'select = "{text[:60]}" could take for ever to match: {why}',
             CallEdit(
                 f"use at most {_MAX_VARIABLE_PARTS} of *, +, ? and {{m,n}}, and no | or other "
                 "repetition inside them"

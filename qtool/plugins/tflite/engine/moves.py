@@ -129,9 +129,8 @@ def _depth_to_space(call: Call) -> Move:
     block = int(call.option("block_size"))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        n, h, w, c = x.shape
-        split = x.reshape(n, h, w, block, block, c // (block * block)).permute(0, 1, 3, 2, 4, 5)
-        return split.reshape(n, h * block, w * block, -1)
+        split: torch.Tensor = x.unflatten(3, (block, block, -1)).transpose(2, 3)
+        return split.flatten(3, 4).flatten(1, 2)
 
     return run
 
@@ -140,9 +139,8 @@ def _space_to_depth(call: Call) -> Move:
     block = int(call.option("block_size"))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        n, h, w, c = x.shape
-        split = x.reshape(n, h // block, block, w // block, block, c).permute(0, 1, 3, 2, 4, 5)
-        return split.reshape(n, h // block, w // block, -1)
+        split: torch.Tensor = x.unflatten(1, (-1, block)).unflatten(3, (-1, block))
+        return split.transpose(2, 3).flatten(3)
 
     return run
 

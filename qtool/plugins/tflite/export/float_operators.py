@@ -87,14 +87,10 @@ def _times(writer: Writer, node: fx.Node, value: Value | Stored, factor: float) 
     return writer.emit("MUL", [writer.in_order(value, value.order), number], result)
 
 
-def _swapped(kind: str) -> Write:
-    """The first operand is subtracted from the second (rsub)."""
-
-    def write(writer: Writer, node: fx.Node) -> Value:
-        a, b = (_operand(writer, node, n) for n in node.args[:2])
-        return _apply(writer, node, kind, [b, a])
-
-    return write
+def _subtracted_from(writer: Writer, node: fx.Node) -> Value:
+    """Write SUB of the first operand from the second."""
+    a, b = (_operand(writer, node, n) for n in node.args[:2])
+    return _apply(writer, node, "SUB", [b, a])
 
 
 def _log_softmax(writer: Writer, node: fx.Node) -> Value:
@@ -229,7 +225,7 @@ FLOAT: Mapping[Target, Write] = {
     **{each: write for key, write in ON_CODES_TOO.items() for each in row_named(key).targets},
     **{each.Tensor: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
     **{each.Scalar: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
-    aten.rsub.Scalar: _swapped("SUB"),
+    aten.rsub.Scalar: _subtracted_from,
     torch_ops.rescale: _binary("MUL"),
     aten.maximum.default: _binary("MAXIMUM"),
     aten.minimum.default: _binary("MINIMUM"),
