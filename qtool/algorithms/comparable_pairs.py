@@ -21,6 +21,7 @@ from qtool.metrics.output_kind import detections, has_detections
 from qtool.simulation.output_evidence import evidence_of_graph
 
 MIN_POWER = 1e-30  # of an output that is zero everywhere
+LEAST_SPREAD = 1e-10  # of the power: below, samples are equal but for rounding
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -109,9 +110,13 @@ def worst_error(values: Sequence[tuple[Values, Values]], evidence: Sequence[Evid
 
 
 def _error(column: Sequence[Pair]) -> float:
-    signal = noise = 0.0
-    for real, coded in column:
-        finite, exact = real.isfinite(), real.double()
-        signal += float(exact.square().masked_fill(~finite, 0).sum())
-        noise += float((exact - coded).square().masked_fill(~finite, 0).sum())
+    """Return the squared error relative to what varies over samples, as R2 counts it; relative to
+    the power where that is not known: of one sample, of several sizes, of equal values."""
+    finite = [(a.isfinite(), a.double(), b) for a, b in column]
+    noise = sum(float((a - b).square().masked_fill(~known, 0).sum()) for known, a, b in finite)
+    real = [torch.atleast_1d(a.masked_fill(~known, 0)) for known, a, _ in finite]
+    signal = sum(float(a.square().sum()) for a in real)
+    if len({a.shape[1:] for a in real}) == 1 and (samples := sum(map(len, real))) > 1:
+        spread = float(torch.cat(real).var(0).sum()) * samples
+        signal = spread if spread > LEAST_SPREAD * signal else signal
     return noise / max(signal, MIN_POWER)

@@ -46,8 +46,8 @@ from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
 from qtool.planning.speed.slow_layers import plan_time
 
-GOOD_DB = 35.0
-"""SQNR of an output from which nothing is looked for."""
+GOOD_DB = 40.0
+"""SQNR of an output from which nothing is looked for, against what varies over samples."""
 
 POOR_DB = 15.0
 """SQNR of an output below which the step may move work. With nearest codes it is a few dB lower
@@ -155,7 +155,7 @@ def propose(state: ConversionState) -> ConversionState:
     if _decibels(before) >= GOOD_DB:
         return state
     poor = _decibels(before) < POOR_DB
-    sources = _worst_sources(network, before, poor)
+    sources = _worst_sources(network, poor)
     plan, choice, error = _choose(network, sources, before, _budget(state, poor))
     if plan is None or _decibels(error) - _decibels(before) < WORTH_DB:
         return state
@@ -211,13 +211,9 @@ def _choose(
     return best, chosen, error
 
 
-def _worst_sources(network: _Network, whole: float, poor: bool) -> list[ErrorSource]:
-    """Return the sources of most of the error for their work, the worst first.
-
-    Args:
-        whole: error of the network.
-        poor: it is large; otherwise weights, which have finer codes, are not measured.
-    """
+def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
+    """Return the sources of most of the error for their work, the worst first. Where the error is
+    not large (`poor`), weights, which have finer codes, are not measured."""
     state, points = network.state, network.run.points
     work = work_in_codes(state.graph.graph, state.plan)
 
@@ -227,9 +223,10 @@ def _worst_sources(network: _Network, whole: float, poor: bool) -> list[ErrorSou
     own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
     sources = [s for s in error_sources(state.plan, points, own) if poor or not s.is_weight]
     least = LEAST_SHARE if poor else LARGE_SHARE
+    together = ErrorSource(frozenset(points), frozenset())
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
         first = _first(network.batches, samples)
-        errors = errors_alone(network.run, network.compared, first, sources)
+        whole, *errors = errors_alone(network.run, network.compared, first, [together, *sources])
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
         sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]

@@ -115,6 +115,11 @@ class OutputAgreement(NamedTuple):
         return close or self.value >= NEAR
 
     @property
+    def keeps_numbers(self) -> bool:
+        """Whether numbers keep so much of their variance that the SQNR may excuse the rest."""
+        return self.kind == NUMBERS and self.value >= YARDSTICKS[NUMBERS].good
+
+    @property
     def is_good(self) -> bool:
         """Whether a low SQNR of this output costs the task nothing."""
         close = self.kl is not None and self.kl <= GOOD_KL

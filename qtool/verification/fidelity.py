@@ -143,15 +143,15 @@ class Fidelity(JsonRecord):
     def difference(self) -> str:
         """What differs from the float model in use, for a headline; "" where hardly anything does.
 
-        Outputs without a yardstick are judged by their SQNR, and what only looks like scores of
-        classes by both. A KV cache is judged by the outputs that read it.
+        Outputs without a yardstick are judged by their SQNR, and numbers that keep most of their
+        variance by both. A KV cache is judged by the outputs that read it.
         """
         errors = dict(self._figures())
         clear = {name for name, db in errors.items() if db is None or db >= _CLEAR_DB}
         far = [
             each
             for each in self.estimate.agreements
-            if not each.is_near and not (each.kind == NUMBERS and each.output in clear)
+            if not each.is_near and not (each.output in clear and each.keeps_numbers)
         ]
         if far:
             return min(far, key=lambda each: each.value).headline

@@ -67,6 +67,16 @@ def test_the_worst_of_several_outputs() -> None:
     assert worst_error([(real, real)], 2 * [Evidence()]) == 0
 
 
+def test_an_offset_of_all_samples_is_no_signal() -> None:
+    real = torch.tensor([[-1.0, 100.0], [1.0, 100.0]])
+    coded = real + torch.tensor([[0.0, 0.1], [0.0, 0.1]])
+    halves = [([real[:1]], [coded[:1]]), ([real[1:]], [coded[1:]])]
+    for batches in (halves, [([real], [coded])]):
+        assert worst_error(batches, [Evidence()]) == pytest.approx(0.02 / 4, rel=1e-4)
+    alone = 0.01 / (1 + 100**2)  # of one sample it is not known
+    assert worst_error(halves[:1], [Evidence()]) == pytest.approx(alone, rel=1e-4)
+
+
 def test_batches_of_other_lengths() -> None:
     """Texts in batches of their own lengths are no detections."""
     texts = [torch.ones(2, 67, 10), torch.ones(2, 80, 10)]

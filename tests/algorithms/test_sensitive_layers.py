@@ -119,6 +119,25 @@ def test_the_input_that_makes_most_of_a_smaller_error_stays_float_where_costs_ar
     assert in_float(model) == expected
 
 
+class Level(nn.Module):
+    """A network on raw counts whose result has a large offset, as levels in decibels have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Counts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(x) + 50
+        return result
+
+
+def test_an_offset_of_the_result_hides_no_error() -> None:
+    torch.manual_seed(0)
+    data = [1000 + 30 * torch.randn(24, 1, 12, 12) for _ in range(3)]
+    model = qtool.quantize(Level().eval(), data, recover=["sensitive-layers"])
+    assert in_float(model) == {"network.norm"}
+
+
 class Labels(nn.Module):
     """A network that gives the best classes alone."""
 

@@ -93,6 +93,15 @@ def test_numbers_differ_where_little_of_their_spread_is_kept() -> None:
     assert compare_outputs(4, ["present.0"], [real], [noisy]).difference == ""
 
 
+def test_numbers_with_a_large_offset_differ_by_what_is_left_of_their_spread() -> None:
+    real = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32) + 60
+    for noise, difference in ((0.12, ""), (0.5, "R2 0.7")):  # 54 dB, and 42 dB
+        noisy = real + np.float32(noise) * np.random.default_rng(1).normal(size=real.shape)
+        fidelity = compare_outputs(40, ["level"], [real], [noisy.astype(np.float32)])
+        assert fidelity.worst > 30
+        assert fidelity.difference[:6] == difference
+
+
 def test_tokens_with_a_small_divergence_do_not_differ() -> None:
     random = np.random.default_rng(0)
     real = (3 * random.normal(size=(2, 50, 40))).astype(np.float32)
