@@ -29,6 +29,7 @@ PRIVATE = {
     "torch._subclasses.fake_tensor.FakeTensorMode": "shapes of tensors that are read later",
     "torch.export.pt2_archive._package._load_aoti": "refused: compiled code from a file",
     "torch.export.pt2_archive._package.pickle.loads": "refused: objects from a file",
+    "torch.fx._lazy_graph_module._LazyGraphModule": "code of a copied graph only when it is called",
     "torch.nn.modules.transformer._detect_is_causal_mask": "a branch on the values of a mask",
     "torch.onnx._internal.exporter._core": "the exporter without its own checks and copies",
     "torch.onnx._internal.exporter._fx_passes": "the same",

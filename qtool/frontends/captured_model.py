@@ -30,7 +30,7 @@ from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
-from qtool.core.memory import return_free_memory
+from qtool.core.memory import relaxed_gc, return_free_memory
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import DEFAULT_OBSERVER
 from qtool.core.progress import track_task
@@ -202,6 +202,7 @@ class Captured(InProcess):
 
 
 @exclusive
+@relaxed_gc()  # also around the import of what traces
 def capture_model(
     model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:

@@ -86,7 +86,8 @@ def run_passes(module: fx.GraphModule, passes: Sequence[GraphPass]) -> dict[str,
         before = _interface(module)
         try:
             counts[each.name] = each.rewrite(module)
-            G.finish(module, recompile=False)
+            if counts[each.name]:
+                G.finish(module, recompile=False)
         except Exception as error:
             raise PassError(f"pass {each.name} failed: {error}") from error
         _check(module, each, before)

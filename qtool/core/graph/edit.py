@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from qtool.core.graph.arguments import run_operator
 from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred, read_values
@@ -127,12 +128,14 @@ def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
     """Set the fake value of a get_attr node from its tensor."""
     mode, stored = fake_mode(node.graph), tensor(module, node)
     if is_deferred(stored):  # with strides of its values
-        stored = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
-        node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(
-            mode, stored, torch.device("cpu")
+        layout = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+    else:
+        layout = torch.empty_strided(
+            stored.shape, stored.stride(), dtype=stored.dtype, device="meta"
         )
-        return
-    node.meta["val"] = mode.from_tensor(stored.detach(), static_shapes=True)
+    node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(
+        mode, layout, torch.device("cpu")
+    )
 
 
 def free_name(module: torch.nn.Module, wanted: str) -> str:
@@ -152,7 +155,7 @@ def replace(old: fx.Node, new: fx.Node) -> None:
 
 
 def clone(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy of the graph that shares its tensors."""
+    """Return a copy of the graph that shares its tensors; it is compiled when it is called."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     result = graph.graph_copy(module.graph, env)
@@ -160,7 +163,7 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
     for node in graph.nodes:
         node.meta = dict(node.meta)
     graph._codegen = module.graph._codegen
-    return fx.GraphModule(module, graph)
+    return _LazyGraphModule(module, graph)
 
 
 def with_values(module: fx.GraphModule) -> fx.GraphModule:
@@ -192,8 +195,7 @@ def finish(module: fx.GraphModule, recompile: bool = True) -> None:
         module: edited in place.
         recompile: False skips the recompilation, which takes longest, if more edits follow.
     """
-    module.graph.eliminate_dead_code()
-    module.graph.lint()
+    module.graph.eliminate_dead_code()  # which checks the graph first
     module.delete_all_unused_submodules()
     used = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
     prefixes = tuple(str(n.target) + "." for n in module.graph.nodes if n.op == "call_module")

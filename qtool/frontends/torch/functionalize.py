@@ -1,9 +1,9 @@
 """Makes an exported graph functional with rewrite rules, without tracing it again.
 
 `run_decompositions({})` traces a program twice more, which takes longer than capturing it. It
-changes little in most graphs: batch norms, reshapes, casts, chunks, inactive dropouts, regions
-without gradients, in-place operators on new results. The rules here give the same nodes. A graph
-with anything else is left to torch.
+changes little in most graphs: batch norms, reshapes, transposes, casts, chunks, inactive dropouts,
+regions without gradients, in-place operators on new results. The rules here give the same nodes. A
+graph with anything else is left to torch.
 """
 
 from __future__ import annotations
@@ -153,11 +153,17 @@ def _inline(module: fx.GraphModule, call: fx.Node) -> None:
 
 
 def _reshape(node: fx.Node) -> Edit | None:
-    x, sizes = G.value(G.source(node)), node.args[1]
-    if x.is_contiguous():
+    sizes = node.args[1]
+    if G.value(G.source(node)).is_contiguous():
         return _replacement(node, aten.view.default, sizes)
-    whole, can_view = _whole_sizes(node, sizes), _can_view(x, G.shape(node))
-    if whole is None or can_view is None:
+    return _view_or_copy(node, _whole_sizes(node, sizes))
+
+
+def _view_or_copy(node: fx.Node, sizes: list[Any]) -> Edit | None:
+    """Replace by a view, of a copy where strides need one, if each size is known."""
+    x = G.value(G.source(node))
+    can_view = None if None in sizes else x.is_contiguous() or _can_view(x, G.shape(node))
+    if can_view is None:
         return None
 
     def edit() -> None:
@@ -168,7 +174,8 @@ def _reshape(node: fx.Node) -> Edit | None:
                 data = node.graph.call_function(aten.clone.default, (data,), layout)
             data.meta = {**node.meta, "val": aten.clone.default(x, **layout)}
             target = aten._unsafe_view.default
-        node.target, node.args = target, (data, [_size(node, s) for s in whole])
+        node.target, node.args = target, (data, [_size(node, s) for s in sizes])
+        node.kwargs = {}
 
     return edit
 
@@ -184,27 +191,35 @@ def _can_view(x: torch.Tensor, shape: Any) -> bool | None:
     return True
 
 
-def _whole_sizes(node: fx.Node, sizes: Any) -> list[Any] | None:
-    """Return sizes with a number, a node, or an input's dimension in place of -1; None if -1 is
-    another size."""
+def _whole_sizes(node: fx.Node, sizes: Any) -> list[Any]:
+    """Return sizes with a number, a node, or an input's dimension in place of -1; None in place of
+    -1 for another size."""
     shape = G.shape(node)
-    whole = [
+    return [
         _size_source(node.graph, n) if s == -1 else s for s, n in zip(sizes, shape, strict=True)
     ]
-    return None if None in whole else whole
 
 
-def _unflatten(node: fx.Node) -> Edit | None:
-    """Replace by a view, if each size is a number or the size of an input."""
-    sources = [_size_source(node.graph, size) for size in G.shape(node)]
-    if None in sources:
-        return None
+def _sources(node: fx.Node) -> list[Any]:
+    """Return each size of the result as a number or an input's dimension, or None."""
+    return [_size_source(node.graph, size) for size in G.shape(node)]
 
-    def edit() -> None:
-        sizes = [_size(node, source) for source in sources]
-        node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
 
-    return edit
+def _sized(target: Any) -> Rule:
+    """Return the rule that replaces by `target` with the sizes of the result, if each is known."""
+
+    def rule(node: fx.Node) -> Edit | None:
+        sources = _sources(node)
+        if None in sources:
+            return None
+
+        def edit() -> None:
+            sizes = [_size(node, source) for source in sources]
+            node.target, node.args, node.kwargs = target, (node.args[0], sizes), {}
+
+        return edit
+
+    return rule
 
 
 def _chunk(node: fx.Node) -> Edit | None:
@@ -221,22 +236,9 @@ def _dropout_in_place(node: fx.Node) -> Edit | None:
 
 
 def _flatten(node: fx.Node) -> Edit | None:
-    """Replace by a view, if each size is a number or the size of an input."""
-    x: Any = node.args[0]
-    if not G.value(x).is_contiguous():
-        return None
-    before, after = G.shape(x), G.shape(node)
-    if G.same_sizes(before, after):
+    if G.same_sizes(G.shape(G.source(node)), G.shape(node)):
         return _removal(node)
-    sources = [_size_source(node.graph, size) for size in after]
-    if None in sources:
-        return None
-
-    def edit() -> None:
-        sizes = [_size(node, source) for source in sources]
-        node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
-
-    return edit
+    return _view_or_copy(node, _sources(node))
 
 
 def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
@@ -305,7 +307,7 @@ def _may_alias(node: fx.Node) -> bool:
     return _aliases(node.target) or torch.Tag.maybe_aliasing_or_mutating in node.target.tags
 
 
-_TRACED = (aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
+_TRACED = (aten.lift_fresh_copy.default, aten.alias.default)
 """Tracing changes these, although their schemas have no alias."""
 _SIZES = (operator.add, operator.sub, operator.mul, operator.floordiv)
 """Arithmetic of sizes."""
@@ -313,14 +315,20 @@ _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 RULES: Mapping[Any, Rule] = {
     aten.batch_norm.default: _batch_norm,
+    aten.broadcast_to.default: _sized(aten.expand.default),
     aten.chunk.default: _chunk,
     aten.contiguous.default: _contiguous,
     aten.dropout.default: _dropout,
     aten.dropout_.default: _dropout_in_place,
+    aten.expand_as.default: _sized(aten.expand.default),
     aten.flatten.using_ints: _flatten,
+    aten.mT.default: lambda node: _replacement(node, aten.transpose.int, -2, -1),
     aten.reshape.default: _reshape,
+    aten.reshape_as.default: lambda node: _view_or_copy(node, _sources(node)),
+    aten.swapaxes.default: lambda node: _replacement(node, aten.transpose.int, *node.args[1:]),
     aten.to.device: _cast,
     aten.to.dtype: _cast,
     aten.to.dtype_layout: _cast,
-    aten.unflatten.int: _unflatten,
+    aten.unflatten.int: _sized(aten.view.default),
+    aten.view_as.default: _sized(aten.view.default),
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -174,6 +174,21 @@ def test_a_clone_is_another_graph_over_the_same_tensors(graph: FloatGraph) -> No
     G.replace(relu, relu.args[0])
     G.finish(copy)
     assert copy(x).min() < 0 <= graph.module(x).min()
+
+
+def test_a_clone_is_compiled_when_it_is_called(
+    graph: FloatGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, generate = list[fx.Graph](), fx.Graph.python_code
+    monkeypatch.setattr(
+        fx.Graph, "python_code", lambda g, *a, **k: (compiled.append(g), generate(g, *a, **k))[1]
+    )
+    copy = G.clone(graph.module)
+    G.finish(copy)
+    assert not compiled
+    copy(torch.randn(5, 3, 6, 6))
+    copy(torch.randn(5, 3, 6, 6))
+    assert compiled == [copy.graph]
 
 
 @pytest.mark.parametrize("name", ["nested_output", "keywords"])

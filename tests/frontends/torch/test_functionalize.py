@@ -116,7 +116,22 @@ SHORT |= {
     "a region without gradients": without_gradients,
     "reshape of every second": lambda m, x: conv(m, x)[:, :, ::2].reshape(x.shape[0] * 4, -1, 8),
 }
+SHORT |= {
+    "flatten that copies": lambda m, x: conv(m, x).transpose(1, 2).flatten(1),
+    "flatten of a transposed view": lambda m, x: conv(m, x).transpose(1, 3).flatten(2, 3),
+    "flatten nothing of a transposed view": lambda m, x: conv(m, x).transpose(1, 2).flatten(1, 1),
+    "detach": lambda m, x: conv(m, x).detach() * 2,
+    "other names of transpose": lambda m, x: conv(m, x).mT + conv(m, x).swapaxes(-1, -2),
+    "sizes of another tensor": lambda m, x: (
+        conv(m, x)[:, :1].expand_as(conv(m, x)) + conv(m, x).view_as(conv(m, x))
+    ),
+    "reshape as another tensor": lambda m, x: conv(m, x).transpose(1, 2).reshape_as(conv(m, x)),
+    "broadcast to the input": lambda m, x: conv(m, x)[:, :1].broadcast_to(x.shape[0], 4, 8, 8) + 1,
+}
 LONG = {
+    "a tensor made of numbers": lambda m, x: (
+        conv(m, x) * torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1, 1)
+    ),
     "reshape of computed sizes": lambda m, x: conv(m, x).transpose(1, 2).reshape(-1, 64),
     "flatten of a computed size": lambda m, x: conv(m, x).flatten(0, 1),
     "chunk of the batch": lambda m, x: conv(m, x).chunk(2, 0)[0],
