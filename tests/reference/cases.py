@@ -73,8 +73,8 @@ _KINDS: Mapping[str, Case] = {
         " -o out/a.onnx"
     ),
     "onnx-quantize": Case("@quantize onnx static"),
-    "onnx-blockwise": Case("@blockwise onnx weight-only", (TEXT,)),
-    "kept-part-quantize": Case("@quantize kept-part static", (TEXT,)),
+    "onnx-blockwise": Case("@blockwise onnx weight-only"),
+    "kept-part-quantize": Case("@quantize kept-part static"),
     "tflite-quantize": Case(f"quantize {CNN} {CALIBRATION} {FAST} {TARGET} -o out/a.tflite"),
 }
 _FILES: Mapping[str, Case] = {
