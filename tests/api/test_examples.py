@@ -32,7 +32,7 @@ ELSEWHERE = {
         *("FileFormat", "Runtime", "Target"),
         "register_format",  # tests/backends/toy
     },
-    "as quantize_to_file, load_data": {"quantize_to_files", "DataOptions"},
+    "as quantize_to_file, load_data, gate": {"quantize_to_files", "DataOptions", "GateOptions"},
 }
 """What an example would need, and tests have -> names."""
 

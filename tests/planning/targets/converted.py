@@ -119,7 +119,7 @@ def captured(name: str) -> Captured:
 def converted(name: str, target: str) -> QuantizedModel:
     data = samples(name)
     calibration = calibrate(captured(name), [data], target=target)
-    return convert(captured(name), calibration, sample=data[:16], accuracy="fast")
+    return convert(captured(name), calibration, sample=data[:16], recover=[])
 
 
 @cache

@@ -314,7 +314,7 @@ def network(name: str) -> nn.Module:
 def quantized(name: str) -> QuantizedModel:
     """The network calibrated on 64 samples; shared by all tests: do not change it."""
     data = [samples(name, 16, seed) for seed in range(4)]
-    return quantize(network(name), data, accuracy="fast")
+    return quantize(network(name), data, recover=[])
 
 
 def samples(name: str, batch: int, seed: int = 0) -> Inputs:
