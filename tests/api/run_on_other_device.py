@@ -82,7 +82,7 @@ def main() -> None:
             "mixed": mixed,
             "device": [str(captured.graph.device), str(there.first.weight.device)],
             "graph": str(next(captured.graph.module.parameters()).device),
-            "program": len(qtool.quantize(program, images, accuracy="fast").notes),
+            "program": len(qtool.quantize(program, images, recover=[]).notes),
             "data": on_device.to_bytes() == qtool.calibrate(there, images).to_bytes(),
             "cnn": compare(lambda d: copy.deepcopy(net).to(d), images, Path(folder)),
             "decoder": compare(lambda d: decoder(DRY, d), texts(DRY, 32), Path(folder)),

@@ -138,8 +138,8 @@ def test_a_file_has_the_same_bytes_for_any_cut(
     assert counts == list(CUTS[net].values())
     assert len(files) == 1
     path, one = tmp_path / "nearest" / "net.onnx", tmp_path / "one.onnx"
-    by_blocks(tmp_path, path, min(CUTS[net]), model=model, accuracy="fast", **how)
-    in_memory = qtool.quantize(filled(net), data_of(net), mode=mode, accuracy="fast")
+    by_blocks(tmp_path, path, min(CUTS[net]), model=model, recover=[], **how)
+    in_memory = qtool.quantize(filled(net), data_of(net), mode=mode, recover=[])
     in_memory.export(one, verify=False, external_data=True)
     assert content(path) == content(one)
 
@@ -189,7 +189,7 @@ def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(
 ) -> None:
     monkeypatch.setattr(slow_layers, "LEAST_TIME", 0)
     network, (batch, *_) = keyword_net(), calibration()
-    made = check_as_in_memory(network, batch, 6_000, tmp_path, mode="static", accuracy="fast")
+    made = check_as_in_memory(network, batch, 6_000, tmp_path, mode="static", recover=[])
     assert any(d.reason.startswith(slow_layers.REASON) for d in made.plan.nodes)
 
 
@@ -199,6 +199,6 @@ def test_channels_of_zeros_are_those_of_the_model_in_memory(tmp_path: Path) -> N
     for _ in range(3):
         parts += [nn.Conv2d(24, 24, 3, padding=1, groups=24), nn.ReLU(), nn.Conv2d(24, 24, 1)]
     batch = torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    how: dict[str, Any] = {"accuracy": "fast", "recipe": {"slow_layers": "integer"}}
+    how: dict[str, Any] = {"recover": [], "recipe": {"slow_layers": "integer"}}
     made = check_as_in_memory(nn.Sequential(*parts).eval(), batch, 4_000, tmp_path, **how)
     assert [d.channels for d in made.plan.nodes if d.channels] == [32, 32, 32]

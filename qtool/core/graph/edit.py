@@ -127,15 +127,15 @@ def defer_tensors(
 def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
     """Set the fake value of a get_attr node from its tensor."""
     mode, stored = fake_mode(node.graph), tensor(module, node)
+    device = torch.device("cpu")
     if is_deferred(stored):  # with strides of its values
         layout = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
     else:
         layout = torch.empty_strided(
             stored.shape, stored.stride(), dtype=stored.dtype, device="meta"
         )
-    node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(
-        mode, layout, torch.device("cpu")
-    )
+        device = stored.device
+    node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(mode, layout, device)
 
 
 def free_name(module: torch.nn.Module, wanted: str) -> str:

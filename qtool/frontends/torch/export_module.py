@@ -11,7 +11,6 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
-from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
@@ -85,7 +84,6 @@ def capture_module(
         name_keyword_inputs(model, example)
         two = unshare_inputs(double_single_sample(model, example, dynamic))
         graph = from_program(_export(model, example, two, dynamic))
-        graph.device = G.device_of(model)
         _name_dims(graph, dynamic)
     if has_weights:
         with preserve_attributes(model):
@@ -97,8 +95,7 @@ def capture_module(
 def _export(
     model: nn.Module, example: Batch, two: Batch, dynamic: DynamicShapes | None
 ) -> ExportedProgram:
-    spec, device = _dynamic_spec(model, two, dynamic), G.device_of(model)
-    two = two.to(device)
+    spec, two = _dynamic_spec(model, two, dynamic), two.to(G.device_of(model))
     try:
         with (
             preserve_attributes(model),
@@ -108,10 +105,9 @@ def _export(
             open_lengths(model),
             defer_signals(),
         ):
-            program = torch.export.export(
+            return torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
-            return program if device == G.CPU else move_to_device_pass(program, G.CPU)
     except (Exception, SystemExit) as error:
         raise _explain_export_error(model, example, two, error) from error
 

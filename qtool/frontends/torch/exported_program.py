@@ -129,8 +129,9 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
                 program = move_to_device_pass(own, G.CPU)
             program = with_valid_names(program)
             module = program.module(check_guards=False)
-            if not make_functional(module):
-                # no in-place operators are left
+            # a trace gives values the strides of the CPU, which kernels of a device may not have;
+            # both leave no in-place operators
+            if device != G.CPU or not make_functional(module):
                 program = copy.copy(_with_lifted(program))
                 program._guards_code = []  # they fail to parse where inputs are nested
                 program = program.run_decompositions({})
