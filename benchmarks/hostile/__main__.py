@@ -114,7 +114,9 @@ def judge(result: dict[str, Any], folder: Path, rest: int, canary: Path) -> str:
     errors = [line for line in printed.splitlines() if line.startswith("Error: ")]
     if result["code"] == 2 and len(errors) != 1:
         return "several lines"
-    return {0: "right", 1: "failed check", 2: "refused"}.get(result["code"], "crash")
+    # 3 and 4 are the gate's: inconclusive, not comparable
+    failed = dict.fromkeys((1, 3, 4), "failed check")
+    return {0: "right", 2: "refused", **failed}.get(result["code"], "crash")
 
 
 def work(todo: list[Case], seeds: Path, place: Path, pipe: int) -> None:
