@@ -227,6 +227,7 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
         first = _first(network.batches, samples)
         whole, *errors = errors_alone(network.run, network.compared, first, [together, *sources])
+        whole = max(whole, MIN_POWER)  # samples may have no error
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
         sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]
