@@ -20,7 +20,7 @@ from torch.export import _trace
 @contextmanager
 def stored_numbers() -> Iterator[None]:
     """Let torch.export compute with the values of stored tensors of one element."""
-    fakes_of = _trace._fakify_params_buffers
+    fakes_of = _trace._fakify_params_buffers  # type: ignore[attr-defined]  # imported there
 
     def with_values(mode: Any, module: nn.Module) -> dict[str, Any]:
         fakes: dict[str, Any] = fakes_of(mode, module)
