@@ -82,7 +82,7 @@ def hard_sigmoid(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     return torch.clamp(x * alpha + beta, 0.0, 1.0)
 
 
-def prelu(call: NodeCall, x: torch.Tensor, slope: Any) -> torch.Tensor:
+def prelu(call: NodeCall, x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """Apply F.prelu to one slope or one per channel; broadcast slopes of any other shape."""
     if slope.numel() == 1:
         return F.prelu(x, slope.reshape(-1))
@@ -96,11 +96,11 @@ def prelu(call: NodeCall, x: torch.Tensor, slope: Any) -> torch.Tensor:
 # engine has, too, are in `qtool.backends.onnx.moves`.
 
 
-def concat(call: NodeCall, *parts: Any) -> torch.Tensor:
+def concat(call: NodeCall, *parts: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts, call.get("axis"))
 
 
-def split(call: NodeCall, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
+def split(call: NodeCall, x: torch.Tensor, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
     axis = call.get("axis", 0)
     lengths = call.get("split") if sizes is None else sizes.tolist()
     if lengths is None and not isinstance(x.shape[axis], int):
@@ -121,7 +121,7 @@ def _split_evenly(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor,
     return tuple(x[(*front, part)] for part in (*slices, slice((parts - 1) * length, None)))
 
 
-def gather_elements(call: NodeCall, x: torch.Tensor, index: Any) -> torch.Tensor:
+def gather_elements(call: NodeCall, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     axis = call.get("axis", 0)
     return torch.gather(x, axis, non_negative_index(call, x, index, axis).long())
 
@@ -169,7 +169,14 @@ def recurrent(kind: str) -> Callable[..., Any]:
     whole length count as none.
     """
 
-    def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
+    def apply(
+        call: NodeCall,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        r: torch.Tensor,
+        b: torch.Tensor | None = None,
+        *rest: Any,
+    ) -> Any:
         lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
         names = [n.decode() for n in call.get("activations", [])] or _ACTIVATIONS[kind] * len(w)
         partial_lengths = lengths is not None and not _all_whole(call, x.shape[0])
