@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 
@@ -35,17 +34,14 @@ from qtool.evaluation.options import Goals, ReportOptions
 )
 def command(
     files: tuple[Path, ...],
-    data: str,
     reading: Reading,
     output_: Path | None,
     reference: Path | None,
-    labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
     goals: Goals,
     fail_on: str | None,
     other_model: bool,
-    as_json: bool,
 ) -> None:
     """Compare the accuracy, speed and size of FILES, ONNX or TFLite, from qtool or any other tool.
 
@@ -56,8 +52,7 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(reading, data, labels)
-    classes = load_labels(reading, labels, data, batches)
+    batches, classes = sources.load_labelled(reading)
     report = qtool.compare(
         files,
         batches,
@@ -67,5 +62,5 @@ def command(
         other_model=other_model,
         bars=output.stage,
     )
-    output.show_report(report, as_json, output_)
+    output.show_report(report, output_)
     output.exit_if_missed(report, fail_on)

@@ -11,8 +11,7 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
-from qtool.cli.reading import Reading, reads
+from qtool.cli.reading import Reading, Sources, reads
 from qtool.cli.records import record
 
 from qtool.evaluation.options import GateOptions
@@ -46,16 +45,13 @@ def _file(name: str, text: str) -> Any:
 def command(
     file: Path,
     against: Path,
-    data: str | None,
     reading: Reading,
-    labels: str | None,
     chosen: GateOptions,
     other_model: bool,
     runtime: str,
     junit: Path | None,
     badge: Path | None,
     markdown: Path | None,
-    as_json: bool,
 ) -> None:
     """Decide whether FILE may take the place of the float file FLOAT, by paired intervals.
 
@@ -72,30 +68,30 @@ def command(
     from qtool.core.atomic import write_atomic
     from qtool.metrics.named_metrics import find_metric
 
-    _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(data, labels))
+    _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(reading.sources))
     metric: Any = chosen.metric
     if metric is not None and ":" in metric:
         metric = options.load_metrics(metric)
     elif metric is not None:
         find_metric(metric)
     chosen = replace(chosen, metric=metric, other_model=other_model, runtime=runtime)
-    sources.check_data(reading, labels)
-    batches = None if data is None else sources.load_data(reading, data, labels)
+    sources.check_data(reading)
+    has_data = reading.sources.data is not None
+    loaded = sources.load_labelled(reading) if has_data else (None, reading.sources.labels)
     result = qtool.gate(
         file,
         against,
-        batches,
-        labels if data is None else load_labels(reading, labels, data, batches),
+        *loaded,
         processor=reading.options.folder,
-        progress=output.stage("running", output.length_of(batches)),
+        progress=output.stage("running", output.length_of(loaded[0])),
         **vars(chosen),
     )
     for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
         if path is not None:
             write_atomic(path, write().encode())
-    output.show(result, as_json, file)
+    output.show(result, file)
     if result.exit_code:
-        if as_json or output.is_quiet():  # the table has it
+        if output.is_json() or output.is_quiet():  # the table has it
             click.echo(f"{result.outcome}: {result.reason()}", err=True)
         raise SystemExit(result.exit_code)
 
@@ -110,7 +106,8 @@ def _remove_earlier(outputs: Iterable[Path], *inputs: Path) -> None:
             path.unlink()
 
 
-def _read(data: str | None, labels: str | None) -> list[Path]:
+def _read(named: Sources) -> list[Path]:
     """Return the files of the samples and labels: none of them may be overwritten."""
-    roots = [Path(each) for each in (data, labels) if each and os.path.exists(each)]  # noqa: PTH110
+    roots = map(Path, filter(None, (named.data, named.labels)))
+    roots = [root for root in roots if os.path.exists(root)]  # noqa: PTH110
     return [*roots, *(path for root in roots if root.is_dir() for path in root.rglob("*"))]

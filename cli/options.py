@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from qtool.cli import value_types
+from qtool.cli.command import JSON, stored
 from qtool.cli.source_options import F, Path_
 
 from qtool.core.option_names import NATIVE
@@ -61,7 +62,14 @@ other_model = click.option(
     is_flag=True,
     help="Accept a float model with other weights than a file was made from.",
 )
-json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+json_ = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    expose_value=False,
+    callback=stored(JSON),
+    help="Print the result as JSON.",
+)
 cpu = click.option(
     "--cpu",
     metavar="NAME,...",
