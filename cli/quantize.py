@@ -66,7 +66,8 @@ def command(
     from qtool.api.file_target import FileTarget
     from qtool.api.model_parts import PartInputs
     from qtool.api.quantize_to_file import ModelSource, quantize_source
-    from qtool.api.stored_model import StoredModel, options_in_use
+    from qtool.api.stored_model import options_in_use
+    from qtool.blockwise.memory_plan import StoredModel
     from qtool.core.downloads import local_model
     from qtool.frontends.huggingface.foreign_weights import coded
     from qtool.planning.recipe import with_output_kinds
