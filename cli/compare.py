@@ -8,9 +8,8 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.reading import Reading, reads
-from qtool.cli.records import record
 
-from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("compare", cls=Command)
@@ -25,9 +24,7 @@ from qtool.evaluation.options import Goals, ReportOptions
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
-    options.eval_,
-    record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
-    record("goals", Goals),
+    options.measured("lower_is_better batch_sizes threads seconds"),
     options.fail_on,
     options.other_model,
     options.json_,
@@ -37,9 +34,7 @@ def command(
     reading: Reading,
     output_: Path | None,
     reference: Path | None,
-    evaluate: str | None,
     measured: ReportOptions,
-    goals: Goals,
     fail_on: str | None,
     other_model: bool,
 ) -> None:
@@ -57,7 +52,7 @@ def command(
         files,
         batches,
         output_,
-        options.report_options(measured, goals, evaluate, classes),
+        options.report_options(measured, classes),
         reference=reference,
         other_model=other_model,
         bars=output.stage,

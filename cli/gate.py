@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,23 @@ from qtool.cli.command import Command
 from qtool.cli.reading import Reading, Sources, reads
 from qtool.cli.records import record
 
+from qtool.core.option_records import option
 from qtool.evaluation.options import GateOptions
 
 
-def _file(name: str, text: str) -> Any:
-    return click.option(name, type=source_options.Path_, metavar="FILE", help=text)
+@dataclass(frozen=True)
+class GateFiles:
+    """What a gate writes besides its result.
+
+    Attributes:
+        junit: write a JUnit report to FILE.
+        badge: write the JSON of a badge (shields.io endpoint) to FILE.
+        markdown: write a table for the summary of a CI job to FILE.
+    """
+
+    junit: Path | None = option(None, kind="path", metavar="FILE")
+    badge: Path | None = option(None, kind="path", metavar="FILE")
+    markdown: Path | None = option(None, kind="path", metavar="FILE")
 
 
 @click.command("gate", cls=Command)
@@ -37,9 +49,7 @@ def _file(name: str, text: str) -> Any:
     record("chosen", GateOptions, "metric lower_is_better max_drop min_speedup seconds"),
     options.other_model,
     options.runtime,
-    _file("--junit", "Write a JUnit report to FILE."),
-    _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
-    _file("--markdown", "Write a table for the summary of a CI job to FILE."),
+    record("files", GateFiles),
     options.json_,
 )
 def command(
@@ -49,9 +59,7 @@ def command(
     chosen: GateOptions,
     other_model: bool,
     runtime: str,
-    junit: Path | None,
-    badge: Path | None,
-    markdown: Path | None,
+    files: GateFiles,
 ) -> None:
     """Decide whether FILE may take the place of the float file FLOAT, by paired intervals.
 
@@ -68,7 +76,7 @@ def command(
     from qtool.core.atomic import write_atomic
     from qtool.metrics.named_metrics import find_metric
 
-    _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(reading.sources))
+    _remove_earlier(filter(None, vars(files).values()), file, against, *_read(reading.sources))
     metric: Any = chosen.metric
     if metric is not None and ":" in metric:
         metric = options.load_metrics(metric)
@@ -86,9 +94,9 @@ def command(
         progress=output.stage("running", output.length_of(loaded[0])),
         **vars(chosen),
     )
-    for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
+    for name, path in vars(files).items():
         if path is not None:
-            write_atomic(path, write().encode())
+            write_atomic(path, getattr(result, name)().encode())
     output.show(result, file)
     if result.exit_code:
         if output.is_json() or output.is_quiet():  # the table has it

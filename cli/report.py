@@ -14,7 +14,7 @@ from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("report", cls=Command)
@@ -31,10 +31,8 @@ from qtool.evaluation.options import Goals, ReportOptions
     ),
     options.other_model,
     options.labels,
-    options.eval_,
-    record("measured", ReportOptions),
+    options.measured(),
     record("how", QuantizeOptions, "dynamic"),
-    record("goals", Goals),
     options.fail_on,
     options.json_,
 )
@@ -44,10 +42,8 @@ def command(
     reading: Reading,
     output_: Path,
     model: str | None,
-    evaluate: str | None,
     measured: ReportOptions,
     how: QuantizeOptions,
-    goals: Goals,
     other_model: bool,
     fail_on: str | None,
 ) -> None:
@@ -88,7 +84,7 @@ def command(
         file,
         batches,
         output_,
-        options.report_options(measured, goals, evaluate, classes),
+        options.report_options(measured, classes),
         model=reference,
         other_model=other_model,
         dynamic=sources.with_dynamic(how, batches).dynamic,

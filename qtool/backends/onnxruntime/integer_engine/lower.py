@@ -241,7 +241,7 @@ def _move(state: _Lowering, node: Node) -> bool:
 _LOWERINGS = (_integer, _bound_node, _fused_move, _move)
 
 
-def _pad_codes(state: _Lowering, node: Node, params: QuantParams) -> Any:
+def _pad_codes(state: _Lowering, node: Node, params: QuantParams) -> Kernel:
     pads, fill = (array_of(input_at(node, i)) for i in (1, 2))
     if pads is None or node.attributes.get("mode", "constant") != "constant":
         raise KernelError(f"{node.name}: only constant padding of codes has a kernel")
@@ -255,7 +255,7 @@ def _add(
     state: _Lowering,
     node: Node,
     kind: str,
-    kernel: Any,
+    kernel: Kernel,
     inputs: Sequence[Value | None],
     params: QuantParams | None = None,
     name: str | None = None,
