@@ -110,8 +110,7 @@ def _hints(symbolic: list[torch.SymInt]) -> Hints:
     """Return the size of each symbol in the example; 4 for one known only when the model runs."""
     hints: Hints = {}
     for size in symbolic:
-        env = size.node.shape_env
-        known = getattr(env, "backed_var_to_val", None) or env.var_to_val  # torch 2.10; before
+        known = size.node.shape_env.backed_var_to_val
         for symbol in size.node.expr.free_symbols:
             hints[symbol] = int(known.get(symbol, 4))
     return hints

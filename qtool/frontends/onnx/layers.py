@@ -16,6 +16,8 @@ from qtool.core.types import Array
 from qtool.core.windows import fixed_same_pads, last_pad, same_padding, spans
 from qtool.frontends.onnx.node_calls import NodeCall
 
+Known = Array | None  # an input whose value is known without data
+
 
 def _pads(
     call: NodeCall, x: Any, kernel: Sequence[int], dilated: bool = True
@@ -143,7 +145,7 @@ def linear(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None
     return F.linear(x, weight, bias)
 
 
-def dropout(call: NodeCall, x: Tensor, ratio: Array | None = None) -> Tensor:
+def dropout(call: NodeCall, x: Tensor, ratio: Known = None) -> Tensor:
     """Return the input, as in eval mode."""
     _require_inference(call)
     return x
@@ -261,11 +263,7 @@ _WHERE = "coordinate_transformation_mode"
 
 
 def pad(
-    call: NodeCall,
-    x: Tensor,
-    pads: Array | None = None,
-    fill: Array | None = None,
-    axes: Array | None = None,
+    call: NodeCall, x: Tensor, pads: Known = None, fill: Known = None, axes: Known = None
 ) -> Tensor:
     mode, rank = call.get("mode", "constant"), x.dim()
     widths = list(call.get("pads")) if pads is None else pads.tolist()
@@ -285,7 +283,7 @@ def pad(
     return F.pad(x, widths, mode=torch_mode)
 
 
-def upsample(call: NodeCall, x: Tensor, scales: Array | None = None) -> Tensor:
+def upsample(call: NodeCall, x: Tensor, scales: Known = None) -> Tensor:
     """Compute Upsample, up to opset 9: the coordinates are always asymmetric."""
     factors = call.get("scales") if scales is None else scales.tolist()
     call.require("mode", "nearest")
