@@ -160,7 +160,7 @@ def report_options(chosen: ReportOptions, labels: Any) -> ReportOptions:
     """Return the options of a report with the function of --eval and the labels.
 
     Args:
-        chosen: of `measured`.
+        chosen: options that `measured` gave the command.
         labels: [samples] class numbers; None if there are none.
     """
     return replace(chosen, labels=labels, function=load_metrics(chosen.where or None))

@@ -62,7 +62,7 @@ class BlockRecord:
         samples: number of these samples.
         changes: records of the steps: name, number of places and reason.
         notes: sentences for the user.
-        checks: of its file.
+        checks: results of the checks of its file.
         arrays: name of a step -> attributes of the constants that its change has, which the file of
             the model does not hold as codes.
     """

@@ -91,7 +91,7 @@ class Model:
         outputs: indices of tensors.
         description: a text.
         metadata: name -> bytes.
-        names: of the inputs and outputs.
+        names: names of the inputs and outputs.
         subgraphs: number of subgraphs; more than one for control flow.
     """
 
