@@ -33,6 +33,6 @@ def command(file: Path, provenance: bool) -> None:
     import qtool
     from qtool.evaluation.measure import provenance as made
 
-    with output.status("reading"):
+    with output.track_task("reading"):
         contents = made.provenance(file) if provenance else qtool.inspect(file)
     output.show(contents)

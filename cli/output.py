@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +32,9 @@ __all__ = [
     "show_report",
     "show_summary",
     "stage",
-    "status",
+    "track_task",
     "warn",
 ]
-
-
-def status(title: str) -> AbstractContextManager[None]:
-    """Show a stage of unknown length."""
-    return track_task(title)
 
 
 def is_json() -> bool:

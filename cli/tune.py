@@ -110,7 +110,7 @@ def command(
         progress=output.stage("calibrating", output.length_of(batches)),
         **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),
     )
-    with output.status("exporting and verifying"):
+    with output.track_task("exporting and verifying"):
         result.save(output_, recipe=save_recipe)
     if output.is_json():
         from qtool.cli.documents import TunedFile
