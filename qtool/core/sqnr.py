@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-
-from qtool.core.types import Array
 
 NO_SIGNAL_DB = -200.0
 """SQNR of noise without signal, and of an output that is NaN or Inf."""
@@ -24,7 +23,7 @@ def decibels(signal: float, noise: float) -> float | None:
     return 10 * math.log10(signal / noise) if signal > 0 else NO_SIGNAL_DB
 
 
-def sqnr(real: Array, quantized: Array) -> float | None:
+def sqnr(real: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> float | None:
     """Return the SQNR of a tensor in dB, None without noise.
 
     Where the float model gives NaN or Inf, an equal value counts as no noise, any other as -200 dB.
