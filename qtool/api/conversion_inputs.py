@@ -135,7 +135,7 @@ def _capture_without_data(
     if isinstance(model, nn.Module) and not isinstance(model, FileNetwork):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
-            Argument("--data", text="give data", replaces="--shape"),
+            Argument("--data", text="give data"),
             Argument("--shape", text="give them with {}"),
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, FileNetwork) else None

@@ -248,12 +248,10 @@ class Quantized(Summarized, InProcess):
         return result
 
     def _checked(self, file: PlannedFile, batch: Batch) -> Verification:
-        simulation = self._simulation
-        divisions = find_near_zero_divisions(simulation, batch)  # before sessions hold memory
+        divisions = find_near_zero_divisions(self._simulation, batch)  # before sessions hold memory
         checked = file.check(batch)
-        shown = checked.simulation or simulation
-        estimate = measure_estimate(shown, self._estimates, file)
-        fidelity = measure_fidelity(shown, batch, divisions, checked.outputs, estimate)
+        estimate = measure_estimate(file.simulation, self._estimates, file)
+        fidelity = measure_fidelity(file.simulation, batch, divisions, checked.outputs, estimate)
         return Verification(
             checked.parity,
             checked.exactness,
