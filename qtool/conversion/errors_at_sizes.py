@@ -31,8 +31,8 @@ def with_more_samples(
 
     Args:
         model: the model that the file was written from.
-        checks: of sizes that the file takes, with as many samples as prove that.
-        samples: for the estimate.
+        checks: results at sizes that the file takes.
+        samples: those for the estimate.
         file: the file.
     """
     return tuple(_measured(model, check, samples, file) for check in checks)
