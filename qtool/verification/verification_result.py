@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qtool.core.number_texts import quantity
+from qtool.core.number_texts import quantity, sizes_text
 from qtool.core.summary import Result, Summary
 from qtool.verification.coverage import Coverage
 from qtool.verification.exactness import Exactness
@@ -35,9 +35,8 @@ class SizeCheck:
     samples: int = 0
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         figure = f"{decibels_text(self.sqnr_db)} of {quantity(self.samples, 'sample')}"
-        return f"{sizes}: {self.wrong or figure}"
+        return f"{sizes_text(self.sizes)}: {self.wrong or figure}"
 
 
 @dataclass(frozen=True)

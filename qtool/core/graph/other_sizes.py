@@ -15,6 +15,7 @@ import torch
 
 from qtool.core.data import Batch
 from qtool.core.graph.float_graph import FloatGraph
+from qtool.core.number_texts import sizes_text
 from qtool.core.random_inputs import is_cache
 
 ROWS = 2
@@ -44,6 +45,9 @@ class OtherSize:
     sizes: Mapping[str, int]
     batch: Batch
     expected: Sequence[Any]
+
+    def __str__(self) -> str:
+        return sizes_text(self.sizes)
 
 
 def varying_dimensions(graph: FloatGraph) -> tuple[str, ...]:
