@@ -45,7 +45,7 @@ def _measured(
     parts, room = list[OutputErrors](), LARGEST
     for batch in samples.batches:
         count = SAMPLES - sum(p.samples for p in parts)
-        if check.wrong or count <= 0:
+        if check.wrong or not check.samples or count <= 0:
             break
         other = resize(model.graph, model.graph.smaller(batch, count), check.sizes)
         room -= sum(t.numel() for _, t in other.tensors())

@@ -25,7 +25,7 @@ class SizeCheck:
             samples; None without noise.
         wrong: what differs from the model; "" if nothing does.
         dimensions: names of the dimensions that cause it.
-        samples: number of samples.
+        samples: number of samples of that SQNR; 0 where no output is float.
     """
 
     sizes: Mapping[str, int]
@@ -36,6 +36,7 @@ class SizeCheck:
 
     def __str__(self) -> str:
         figure = f"{decibels_text(self.sqnr_db)} of {quantity(self.samples, 'sample')}"
+        figure = figure if self.samples else "the same shapes"
         return f"{sizes_text(self.sizes)}: {self.wrong or figure}"
 
 

@@ -160,6 +160,16 @@ def test_samples_for_the_estimate_measure_other_sizes_too(tmp_path: Path) -> Non
         assert check.sqnr_db == pytest.approx(_sqnr(model, tmp_path / "m.onnx", shape), abs=3)
 
 
+def test_an_output_of_classes_has_no_sqnr_at_other_sizes(tmp_path: Path) -> None:
+    model = Net(lambda m, _, d: m.head(d).argmax(1)).eval()
+    dims = {"x": {0: "batch", **IMAGE}}
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
+    checks = quantized.export(tmp_path / "m.onnx").other_sizes
+    assert [str(check) for check in checks] == [
+        *("height 16, width 36: the same shapes", "height 48, width 60: the same shapes")
+    ]
+
+
 def test_a_file_that_was_run_at_one_size_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
