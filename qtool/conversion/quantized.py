@@ -19,6 +19,7 @@ from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions
+from qtool.conversion.errors_at_sizes import with_more_samples
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,
     find_near_zero_divisions,
@@ -260,7 +261,7 @@ class Quantized(Summarized, InProcess):
             checked.portability,
             checked.missing,
             checked.remarks,
-            checked.other_sizes,
+            with_more_samples(shown, checked.other_sizes, self._estimates, file),
         )
 
     @exclusive
