@@ -261,7 +261,7 @@ class Quantized(Summarized, InProcess):
             checked.portability,
             checked.missing,
             checked.remarks,
-            with_more_samples(shown, checked.other_sizes, self._estimates, file),
+            with_more_samples(file.simulation, checked.other_sizes, self._estimates, file),
         )
 
     @exclusive
