@@ -43,7 +43,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 
 $(DEV_READY): $(READY)
 	@echo "Adding the tools for tests and checks to $(VENV), once."
-	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-compile -e '.[dev]'
 	@touch $@
 
 quickstart: $(READY) ## Calibrate, convert and evaluate the sample network

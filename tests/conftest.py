@@ -1,6 +1,7 @@
 """What every test starts from: one torch thread, one seed; and the sample network with its data."""
 
 import gc
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slo
 ROOT = Path(__file__).parents[1]
 
 torch.set_num_threads(1)  # tests run side by side in processes, and sums keep one order
+# pytest listens to loggers that do not propagate; torch would describe each graph to it.
+logging.getLogger("torch.__trace").propagate = True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -87,6 +90,23 @@ def untimed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def untraced() -> Iterator[None]:
+    """Graphs do not hold the lines of a model that made their nodes: a tenth of the time of torch.
+
+    `traced` has them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.fx.config.do_not_emit_stack_traces", True)
+        yield
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs hold the lines of a model, as outside of tests."""
+    monkeypatch.setattr("torch.fx.config.do_not_emit_stack_traces", False)
 
 
 @pytest.fixture(autouse=True, scope="session")

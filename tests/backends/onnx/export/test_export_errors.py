@@ -88,6 +88,7 @@ class Filtered(nn.Module):
         return torch.fft.irfft(torch.sinh(spectrum) * self.weight, n=8)
 
 
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(
     ("model", "operator", "code", "remedy"),
     [
