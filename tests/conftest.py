@@ -7,14 +7,17 @@ import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch._export.utils
+from onnxscript.values import TracedOnnxFunction
 from safetensors.torch import load_file
 from torch import nn
+from torch.onnx._internal.exporter import _schemas
 
 from examples.digits.network import digits_net
 from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slowest
@@ -89,6 +92,20 @@ def untimed() -> Iterator[None]:
     """No export looks at how fast its file is: it depends on what else runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def remembered() -> Iterator[None]:
+    """Operators of torch and their ONNX forms are looked up once, not in each conversion."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (torch._export.utils, "_materialize_cpp_cia_ops"),
+            (_schemas, "op_signature_from_function"),
+        ):
+            patch.setattr(module, name, cache(getattr(module, name)))
+        signature = cache(TracedOnnxFunction.function_ir.fget)
+        patch.setattr(TracedOnnxFunction, "function_ir", property(signature))
         yield
 
 
