@@ -20,6 +20,7 @@ from torch import nn
 from torch.onnx._internal.exporter import _schemas
 
 from examples.digits.network import digits_net
+from qtool.core import versions
 from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slowest
 
 ROOT = Path(__file__).parents[1]
@@ -97,11 +98,12 @@ def untimed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def remembered() -> Iterator[None]:
-    """Operators of torch and their ONNX forms are looked up once, not in each conversion."""
+    """Operators of torch, their ONNX forms and versions are read once, not in each conversion."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (torch._export.utils, "_materialize_cpp_cia_ops"),
             (_schemas, "op_signature_from_function"),
+            (versions, "version"),
         ):
             patch.setattr(module, name, cache(getattr(module, name)))
         signature = cache(TracedOnnxFunction.function_ir.fget)
