@@ -16,6 +16,7 @@ import torch
 import torch._export.utils
 from onnxscript.values import TracedOnnxFunction
 from safetensors.torch import load_file
+from sympy.solvers import inequalities
 from torch import nn
 from torch.onnx._internal.exporter import _schemas
 
@@ -26,8 +27,9 @@ from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slo
 ROOT = Path(__file__).parents[1]
 
 torch.set_num_threads(1)  # tests run side by side in processes, and sums keep one order
-# pytest listens to loggers that do not propagate; torch would describe each graph to it.
+# pytest listens to loggers that do not propagate, and torch describes each graph to who listens.
 logging.getLogger("torch.__trace").propagate = True
+logging.getLogger("torch.__trace").handlers.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -98,16 +100,22 @@ def untimed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def remembered() -> Iterator[None]:
-    """Operators of torch, their ONNX forms and versions are read once, not in each conversion."""
+    """What each conversion asks anew is computed once.
+
+    Operators of torch, their ONNX forms, versions of packages, the range of a batch size.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (torch._export.utils, "_materialize_cpp_cia_ops"),
             (_schemas, "op_signature_from_function"),
             (versions, "version"),
         ):
-            patch.setattr(module, name, cache(getattr(module, name)))
+            if function := getattr(module, name, None):  # other versions have other internals
+                patch.setattr(module, name, cache(function))
         signature = cache(TracedOnnxFunction.function_ir.fget)
         patch.setattr(TracedOnnxFunction, "function_ir", property(signature))
+        solve = cache(inequalities.reduce_inequalities)
+        patch.setattr(inequalities, "reduce_inequalities", lambda e, s: solve(frozenset(e), s))
         yield
 
 
