@@ -82,29 +82,28 @@ def frozen() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def uncounted() -> Iterator[None]:
-    """A conversion asks several times whether objects are frozen; Python counts them each time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.core.memory._promote_survivors", partial(gc.collect, 1))
-        yield
+SHORTCUTS = {
+    # Conversions ask several times whether objects are frozen; Python counts them each time.
+    "qtool.core.memory._promote_survivors": partial(gc.collect, 1),
+    "qtool.api.quantized_model.QUICK_TIMING": 0.0,  # it depends on what else runs
+    # The lines of a model that made a node: a tenth of the time of torch.
+    "torch.fx.config.do_not_emit_stack_traces": True,
+    # Drawings: most of the time of a report. `made_up.drawn_pages` has them.
+    "qtool.evaluation.report.page.render._figures": lambda report: {},
+    # No test is about what a power cut leaves. Those of failures make it fail, over this one.
+    "os.fsync": lambda _: None,
+}
 
 
 @pytest.fixture(autouse=True, scope="session")
-def untimed() -> Iterator[None]:
-    """No export looks at how fast its file is: it depends on what else runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
-        yield
+def shortened() -> Iterator[None]:
+    """Leave out what no test is about, and compute once what each conversion asks anew.
 
-
-@pytest.fixture(autouse=True, scope="session")
-def remembered() -> Iterator[None]:
-    """What each conversion asks anew is computed once.
-
-    Operators of torch, their ONNX forms, versions of packages, the range of a batch size.
+    The latter: operators of torch, their ONNX forms, versions of packages, the range of a batch.
     """
     with pytest.MonkeyPatch.context() as patch:
+        for target, value in SHORTCUTS.items():
+            patch.setattr(target, value)
         for module, name in (
             (torch._export.utils, "_materialize_cpp_cia_ops"),
             (_schemas, "op_signature_from_function"),
@@ -116,45 +115,6 @@ def remembered() -> Iterator[None]:
         patch.setattr(TracedOnnxFunction, "function_ir", property(signature))
         solve = cache(inequalities.reduce_inequalities)
         patch.setattr(inequalities, "reduce_inequalities", lambda e, s: solve(frozenset(e), s))
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def untraced() -> Iterator[None]:
-    """Graphs do not hold the lines of a model that made their nodes: a tenth of the time of torch.
-
-    `traced` has them.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.fx.config.do_not_emit_stack_traces", True)
-        yield
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs hold the lines of a model, as outside of tests."""
-    monkeypatch.setattr("torch.fx.config.do_not_emit_stack_traces", False)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def undrawn() -> Iterator[None]:
-    """Pages have no drawings, as without matplotlib: most of the time of a report.
-
-    `made_up.drawn_pages` has them.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.evaluation.report.page.render._figures", lambda report: {})
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def unsynced() -> Iterator[None]:
-    """Do not wait for the disk: no test is about what a power cut leaves.
-
-    Tests of failures and of Windows make `os.fsync` fail, over this one.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
