@@ -5,7 +5,7 @@ VENV ?= .venv
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -c constraints.txt
+PIP := $(BIN)/python -m pip install --no-compile -c constraints.txt
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.dev-ready
 DOCS_READY := $(VENV)/.docs-ready
@@ -15,11 +15,12 @@ WEIGHTS := examples/digits/weights.safetensors
 
 # One thread per test process: JOBS of them run side by side. Each collects all tests and converts the
 # networks that files share, half a minute; few tests wait. A process keeps the tests of a file together,
-# whose fixtures are made once then, until another has nothing left to do. Many tests start
-# processes, which are not to compile all sources again.
-TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# whose fixtures are made once then, until another has nothing left to do.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Of the sources that pip would compile, a quarter is imported, and compiled then, once.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test pytest matrix floors newest base wheel lint dist docs notebooks clean

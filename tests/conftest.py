@@ -1,26 +1,35 @@
 """What every test starts from: one torch thread, one seed; and the sample network with its data."""
 
 import gc
+import logging
 import os
 import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch._export.utils
+from onnxscript.values import TracedOnnxFunction
 from safetensors.torch import load_file
+from sympy.solvers import inequalities
 from torch import nn
+from torch.onnx._internal.exporter import _schemas
 
 from examples.digits.network import digits_net
+from qtool.core import versions
 from tests.slowest import MATRIX_TESTS, check_cpu_time, write_skipped, write_slowest
 
 ROOT = Path(__file__).parents[1]
 
 torch.set_num_threads(1)  # tests run side by side in processes, and sums keep one order
+# pytest listens to loggers that do not propagate, and torch describes each graph to who listens.
+logging.getLogger("torch.__trace").propagate = True
+logging.getLogger("torch.__trace").handlers.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -73,41 +82,39 @@ def frozen() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def uncounted() -> Iterator[None]:
-    """A conversion asks several times whether objects are frozen; Python counts them each time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.core.memory._promote_survivors", partial(gc.collect, 1))
-        yield
+SHORTCUTS = {
+    # Conversions ask several times whether objects are frozen; Python counts them each time.
+    "qtool.core.memory._promote_survivors": partial(gc.collect, 1),
+    "qtool.api.quantized_model.QUICK_TIMING": 0.0,  # it depends on what else runs
+    # The lines of a model that made a node: a tenth of the time of torch.
+    "torch.fx.config.do_not_emit_stack_traces": True,
+    # Drawings: most of the time of a report. `made_up.drawn_pages` has them.
+    "qtool.evaluation.report.page.render._figures": lambda report: {},
+    # No test is about what a power cut leaves. Those of failures make it fail, over this one.
+    "os.fsync": lambda _: None,
+}
 
 
 @pytest.fixture(autouse=True, scope="session")
-def untimed() -> Iterator[None]:
-    """No export looks at how fast its file is: it depends on what else runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
-        yield
+def shortened() -> Iterator[None]:
+    """Leave out what no test is about, and compute once what each conversion asks anew.
 
-
-@pytest.fixture(autouse=True, scope="session")
-def undrawn() -> Iterator[None]:
-    """Pages have no drawings, as without matplotlib: most of the time of a report.
-
-    `made_up.drawn_pages` has them.
+    The latter: operators of torch, their ONNX forms, versions of packages, the range of a batch.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qtool.evaluation.report.page.render._figures", lambda report: {})
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def unsynced() -> Iterator[None]:
-    """Do not wait for the disk: no test is about what a power cut leaves.
-
-    Tests of failures and of Windows make `os.fsync` fail, over this one.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
+        for target, value in SHORTCUTS.items():
+            patch.setattr(target, value)
+        for module, name in (
+            (torch._export.utils, "_materialize_cpp_cia_ops"),
+            (_schemas, "op_signature_from_function"),
+            (versions, "version"),
+        ):
+            if function := getattr(module, name, None):  # other versions have other internals
+                patch.setattr(module, name, cache(function))
+        signature = cache(TracedOnnxFunction.function_ir.fget)
+        patch.setattr(TracedOnnxFunction, "function_ir", property(signature))
+        solve = cache(inequalities.reduce_inequalities)
+        patch.setattr(inequalities, "reduce_inequalities", lambda e, s: solve(frozenset(e), s))
         yield
 
 

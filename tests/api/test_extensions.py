@@ -112,7 +112,8 @@ def test_an_operator_is_reported(tmp_path: Path) -> None:
     qtool.register_operator(gate, onnx=Gate, weights=("weight", "r"))
     model = quantized(network(), 8)
     model.export(tmp_path / "gate.onnx")
-    qtool.report(tmp_path / "gate.onnx", data(8), tmp_path / "report", model=model.captured)
+    quick = qtool.ReportOptions(seconds=0.01)
+    qtool.report(tmp_path / "gate.onnx", data(8), tmp_path / "report", quick, model=model.captured)
     assert "qtool_tests::gate" in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -18,6 +18,7 @@ from qtool.backends.onnx.operators.schemas import op
 from qtool.backends.onnxruntime.verification import size_parity
 from qtool.core.graph import torch_ops
 from qtool.core.sqnr import sqnr
+from qtool.verification import Verification
 
 IMAGE, TIME = {2: "height", 3: "width"}, {1: "time"}
 
@@ -52,8 +53,12 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", BODIES)
 def test_an_image_of_another_size(name: str, tmp_path: Path) -> None:
     model = Net(BODIES[name]).eval()
-    declared = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
-    assert declared == ["batch", 3, "height", "width"]
+    result = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
+    assert _session(tmp_path / "m.onnx").get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    sizes = [{"height": 16, "width": 36}, {"height": 48, "width": 60}]
+    assert [check.sizes for check in result.other_sizes] == sizes
+    assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
+    assert "other sizes" in str(result)
     for shape in ((3, 3, 64, 64), (1, 3, 40, 80), (2, 3, 24, 72)):
         assert _sqnr(model, tmp_path / "m.onnx", shape) > 30
 
@@ -94,11 +99,9 @@ class Recurrent(nn.Module):
         return self.linear(self.cell(x)[0])
 
 
-def _export(model: nn.Module, data: Tensor, dynamic: dict[int, str], path: Path) -> list[object]:
-    """Quantize, and return the declared sizes of the input."""
+def _export(model: nn.Module, data: Tensor, dynamic: dict[int, str], path: Path) -> Verification:
     dims = {"x": {0: "batch", **dynamic}}
-    qtool.quantize(model, [data], accuracy="fast", dynamic=dims).export(path)
-    return list(_session(path).get_inputs()[0].shape)
+    return qtool.quantize(model, [data], accuracy="fast", dynamic=dims).export(path)
 
 
 def _session(path: Path) -> ort.InferenceSession:
@@ -125,26 +128,17 @@ def test_a_kernel_of_the_samples_sizes_is_fixed_in_the_file(
 
     monkeypatch.setitem(WRITERS, torch_ops.adaptive_average_pool, constant_windows)
     model = Net(BODIES["average"]).eval()
-    declared = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
-    assert declared == ["batch", 3, 32, 48]
+    _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
+    assert _session(tmp_path / "m.onnx").get_inputs()[0].shape == ["batch", 3, 32, 48]
     assert _sqnr(model, tmp_path / "m.onnx", (3, 3, 32, 48)) > 30
     (first, *_) = [m for m in caplog.messages if "is fixed" in m]
     assert first.startswith("warning: dimension 2 (height) of input 'x' is fixed to 32 in the file")
 
 
-def test_other_sizes_are_measured(tmp_path: Path) -> None:
+def test_a_batch_alone_is_no_other_size(tmp_path: Path) -> None:
     model = Net(BODIES["average"]).eval()
-    dims = {"x": {0: "batch", **IMAGE}}
-    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
-    result = quantized.export(tmp_path / "m.onnx")
-    sizes = [{"height": 16, "width": 36}, {"height": 48, "width": 60}]
-    assert [check.sizes for check in result.other_sizes] == sizes
-    assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
-    assert "other sizes  height 16, width 36: " in str(result)
-    batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], accuracy="fast").export(
-        tmp_path / "b.onnx"
-    )
-    assert batch_only.other_sizes == ()
+    result = _export(model, torch.randn(16, 3, 32, 48), {}, tmp_path / "m.onnx")
+    assert result.other_sizes == ()
 
 
 def test_samples_for_the_estimate_measure_other_sizes_too(tmp_path: Path) -> None:
@@ -174,8 +168,6 @@ def test_a_file_that_was_run_at_one_size_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(size_parity, "at_other_sizes", lambda *_: [])
-    dims = {"x": {0: "batch", **IMAGE}}
     model = Net(BODIES["pad"]).eval()
-    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
-    notes = quantized.export(tmp_path / "m.onnx").notes
+    notes = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx").notes
     assert any("run at one size only" in note and "height, width" in note for note in notes)

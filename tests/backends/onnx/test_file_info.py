@@ -122,11 +122,11 @@ def test_onnx_files_have_the_metadata_of_their_source(
     path, data = tmp_path / "model.onnx", [images(8)]
     if format_ == "blocks":
         assert source.path is not None
-        qtool.quantize_by_blocks(source.path, data, path, **options)
+        qtool.quantize_by_blocks(source.path, data, path, accuracy="fast")
     elif format_ == "float":
         qtool.capture_model(source, data[0]).export_float(path)
     else:
-        qtool.quantize(source, data, **options).export(path, format=format_)
+        qtool.quantize(source, data, accuracy="fast", **options).export(path, format=format_)
 
     about = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).get_modelmeta()
     own = {k: v for k, v in about.custom_metadata_map.items() if not k.startswith("qtool_")}

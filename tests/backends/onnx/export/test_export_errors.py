@@ -96,8 +96,9 @@ class Filtered(nn.Module):
     ],
 )
 def test_the_operator_its_line_and_a_remedy(
-    model: type[nn.Module], operator: str, code: str, remedy: str
+    monkeypatch: pytest.MonkeyPatch, model: type[nn.Module], operator: str, code: str, remedy: str
 ) -> None:
+    monkeypatch.setattr("torch.fx.config.do_not_emit_stack_traces", False)
     captured = capture_model(model().eval(), torch.randn(4, 8))
     where = rf"{operator} at \S*test_export_errors\.py:\d+: {code}.*\) has no ONNX form; .*{remedy}"
     with pytest.raises(ExportError, match=where) as raised:
