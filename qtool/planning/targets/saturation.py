@@ -91,12 +91,12 @@ def widen_scales(
 
 def _largest(rows: torch.Tensor, groups: int) -> torch.Tensor:
     """`largest_pair_sums` of [out, ...], by channel."""
-    pairs = _pairs(tuple(rows.shape), groups)
-    both = rows.flatten(1).to(torch.int64)[:, pairs]  # [out, pairs, 2]
+    pairs, flat = _pairs(tuple(rows.shape), groups), rows.flatten(1).to(torch.int16)
     if not len(pairs):
         return torch.zeros(len(rows), dtype=torch.int64)
-    sums = both.clamp(min=0).sum(-1), (-both).clamp(min=0).sum(-1)
-    return torch.maximum(*sums).amax(1)
+    one, other = (flat.index_select(1, side) for side in pairs.T)
+    sums = ((one * s).clamp(min=0) + (other * s).clamp(min=0) for s in (1, -1))
+    return torch.maximum(*(each.amax(1) for each in sums)).to(torch.int64)
 
 
 @lru_cache(maxsize=64)
