@@ -71,16 +71,8 @@ class LayerEvidence(Protocol):
         """
 
     def effect(self, change: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what a change of columns adds to the moment of all later ones, as two factors.
-
-        Args:
-            change: of the weights of columns `start` to `end`, [groups, out, end - start].
-            start: the first of these columns.
-
-        Returns:
-            Two factors of change X[start:end]^T X[end:] over the training rows, which is
-            [groups, out, in - end].
-        """
+        """Return two factors of change X[start:end]^T X[end:] over the training rows, which a
+        change [groups, out, end - start] of the weights adds to the moment of later columns."""
 
 
 @dataclass(frozen=True, eq=False)
