@@ -120,11 +120,11 @@ def main() -> None:
         _alone(options, *options.alone)
         return
     compileall.compile_dir(Path(__file__).parents[1] / "qtool", quiet=1)
-    ratios = []
+    ratios, words = [], ("-m", "benchmarks.conversion", *sys.argv[1:])
     for name in (n for n in SETS[options.set]() if any(w in n for w in options.only.split(","))):
         found = {}
         for side in options.sides.split(","):
-            found[side] = run_fresh(__file__, *sys.argv[1:], "--alone", name, side)["s"]
+            found[side] = run_fresh(*words, "--alone", name, side)["s"]
         if len(found) == 2:
             ratios.append(found["qtool"] / found["static"])
         times = f"{ratios[-1]:.2f}, median {median(ratios):.2f}" if len(found) == 2 else ""
