@@ -44,13 +44,11 @@ from qtool.evaluation.options import ReportOptions
 def command(
     ctx: click.Context,
     files: tuple[Path, ...],
-    data: str | None,
     reading: Reading,
     measured: ReportOptions,
     runtime: str,
     seconds: float,
     precision: float,
-    as_json: bool,
 ) -> None:
     """Benchmark ONNX FILES in turns in one process; speed-ups are relative to the first file.
 
@@ -68,7 +66,7 @@ def command(
     default = ctx.get_parameter_source("batch_sizes") is ParameterSource.DEFAULT
     result = qtool.bench(
         files,
-        sources.load_optional_data(reading, data),
+        sources.load_optional_data(reading),
         batch_sizes=None if default else measured.batch_sizes,
         threads=measured.threads,
         runtime=runtime,
@@ -76,7 +74,7 @@ def command(
         precision=precision,
         bars=output.stage,
     )
-    output.show(result, as_json)
+    output.show(result)
     if not result.precise:
         click.echo(
             f"a ratio did not reach --precision {precision:g}; increase --seconds or use a quieter "

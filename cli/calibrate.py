@@ -42,13 +42,10 @@ _OBSERVED = "observer target recipe mode accuracy recover ignore dynamic"
 def command(
     model: str,
     loading: ModelOptions,
-    data: str,
     reading: Reading,
-    shape: str | None,
     output_: Path,
     format_: str | None,
     how: QuantizeOptions,
-    as_json: bool,
 ) -> None:
     """Run MODEL on calibration data and write the statistics of its tensors.
 
@@ -75,25 +72,25 @@ def command(
             "`qtool quantize`",
             param_hint="--output",
         )
-    check_writable(output_, model, loading.weights, data)
+    check_writable(output_, model, loading.weights, reading.sources.data)
     kind = format_ or own_format(targets.target(how.target or DEFAULT))
     how = replace(how, target=target_for(kind, how.target))
     sources.check_data(reading)
     reading = reading.of(model, sources.load_model(model, loading))
-    loaded, batches = sources.load_inputs(reading, data, shape)
+    loaded, batches = sources.load_inputs(reading)
     share = None if batches is None else sources.share_of(batches)
     how = sources.with_dynamic(how, batches)
     progress = output.stage("calibrating", output.length_of(share))
     calibration = qtool.calibrate(loaded, share, progress=progress, format=kind, **how.keywords())
     current().continue_on_rank_zero()
     calibration.save(output_)
-    show_file(calibration, output_, as_json)
+    show_file(calibration, output_)
 
 
-def show_file(calibration: Calibration, path: Path, as_json: bool, merged: int = 0) -> None:
+def show_file(calibration: Calibration, path: Path, merged: int = 0) -> None:
     """Print what a calibration file holds, and of how many it was merged."""
     samples, tensors = calibration.samples, len(calibration.statistics)
-    if as_json:
+    if output.is_json():
         from qtool.cli.documents import CalibrationFile
 
         observer = str(calibration.observer)

@@ -60,7 +60,9 @@ _USUAL_OF = {
 MANY = 15
 
 
-def _store(key: str) -> Any:
+def stored(key: str) -> Any:
+    """Return the callback of an option that `qtool.cli.output` reads where it prints."""
+
     def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's signature
         ctx.meta[key] = value
 
@@ -73,21 +75,21 @@ def _common() -> list[click.Parameter]:
             ["-v", "--verbose"],
             count=True,
             expose_value=False,
-            callback=_store(VERBOSE),
+            callback=stored(VERBOSE),
             help="Print all details of the result, and each stage; -vv also logs nested stages.",
         ),
         click.Option(
             ["-q", "--quiet"],
             is_flag=True,
             expose_value=False,
-            callback=_store(QUIET),
+            callback=stored(QUIET),
             help="Print errors and warnings only.",
         ),
         click.Option(
             ["--log-level"],
             type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
             expose_value=False,
-            callback=_store(LOG_LEVEL),
+            callback=stored(LOG_LEVEL),
             help="Print the log of qtool from this level on; by default what -v and -q set.",
         ),
     ]

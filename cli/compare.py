@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
-from qtool.cli.records import record
 
-from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("compare", cls=Command)
@@ -26,26 +24,19 @@ from qtool.evaluation.options import Goals, ReportOptions
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
-    options.eval_,
-    record("measured", ReportOptions, "lower_is_better batch_sizes threads seconds"),
-    record("goals", Goals),
+    options.measured("lower_is_better batch_sizes threads seconds"),
     options.fail_on,
     options.other_model,
     options.json_,
 )
 def command(
     files: tuple[Path, ...],
-    data: str,
     reading: Reading,
     output_: Path | None,
     reference: Path | None,
-    labels: str | None,
-    evaluate: str | None,
     measured: ReportOptions,
-    goals: Goals,
     fail_on: str | None,
     other_model: bool,
-    as_json: bool,
 ) -> None:
     """Compare the accuracy, speed and size of FILES, ONNX or TFLite, from qtool or any other tool.
 
@@ -56,16 +47,15 @@ def command(
     """
     import qtool
 
-    batches = sources.load_data(reading, data, labels)
-    classes = load_labels(reading, labels, data, batches)
+    batches, classes = sources.load_labelled(reading)
     report = qtool.compare(
         files,
         batches,
         output_,
-        options.report_options(measured, goals, evaluate, classes),
+        options.report_options(measured, classes),
         reference=reference,
         other_model=other_model,
         bars=output.stage,
     )
-    output.show_report(report, as_json, output_)
+    output.show_report(report, output_)
     output.exit_if_missed(report, fail_on)

@@ -43,7 +43,6 @@ def command(
     output_: Path,
     how: QuantizeOptions,
     written: FileOptions,
-    as_json: bool,
 ) -> None:
     """Write the verified int8 ONNX model of a calibrated MODEL.
 
@@ -75,4 +74,4 @@ def command(
         file = replace(file, kept=write_next_to(model, loaded, path))
     else:
         file = writer.add(file)
-    output.show_file(file, as_json, model)
+    output.show_file(file, model)

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
@@ -43,16 +42,13 @@ def command(
     int8_file: Path,
     model: str,
     loading: ModelOptions,
-    data: str,
     reading: Reading,
-    labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
     threads: int,
     runtime: str,
     how: QuantizeOptions,
     other_model: bool,
-    as_json: bool,
 ) -> None:
     """Compare INT8_FILE with its float model: accuracy, size, latency, integer share of the MACs.
 
@@ -71,12 +67,13 @@ def command(
 
     if not is_file(int8_file):
         raise missing(int8_file, FileError)
-    sources.check_data(reading, labels)
+    sources.check_data(reading)
     function = options.load_metrics(evaluate)
-    loaded, reading = sources.file_or_model(model, loading, reading, int8_file, data)
-    batches = sources.load_data(reading, data, labels)
+    loaded, reading = sources.file_or_model(
+        model, loading, reading, int8_file, reading.sources.data
+    )
+    batches, classes = sources.load_labelled(reading)
     share = sources.share_of(batches)
-    classes = load_labels(reading, labels, data, batches)
     result = qtool.evaluate(
         int8_file,
         loaded,
@@ -92,4 +89,4 @@ def command(
         other_model=other_model,
         progress=output.stage("evaluating", output.length_of(share)),
     )
-    output.show_report(result, as_json, title=int8_file)
+    output.show_report(result, title=int8_file)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
-from qtool.cli.reading import Reading, reads
+from qtool.cli.reading import Reading, Sources, reads
 from qtool.cli.records import record
 
+from qtool.core.option_records import option
 from qtool.evaluation.options import GateOptions
 
 
-def _file(name: str, text: str) -> Any:
-    return click.option(name, type=source_options.Path_, metavar="FILE", help=text)
+@dataclass(frozen=True)
+class GateFiles:
+    """What a gate writes besides its result.
+
+    Attributes:
+        junit: write a JUnit report to FILE.
+        badge: write the JSON of a badge (shields.io endpoint) to FILE.
+        markdown: write a table for the summary of a CI job to FILE.
+    """
+
+    junit: Path | None = option(None, kind="path", metavar="FILE")
+    badge: Path | None = option(None, kind="path", metavar="FILE")
+    markdown: Path | None = option(None, kind="path", metavar="FILE")
 
 
 @click.command("gate", cls=Command)
@@ -38,24 +49,17 @@ def _file(name: str, text: str) -> Any:
     record("chosen", GateOptions, "metric lower_is_better max_drop min_speedup seconds"),
     options.other_model,
     options.runtime,
-    _file("--junit", "Write a JUnit report to FILE."),
-    _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
-    _file("--markdown", "Write a table for the summary of a CI job to FILE."),
+    record("files", GateFiles),
     options.json_,
 )
 def command(
     file: Path,
     against: Path,
-    data: str | None,
     reading: Reading,
-    labels: str | None,
     chosen: GateOptions,
     other_model: bool,
     runtime: str,
-    junit: Path | None,
-    badge: Path | None,
-    markdown: Path | None,
-    as_json: bool,
+    files: GateFiles,
 ) -> None:
     """Decide whether FILE may take the place of the float file FLOAT, by paired intervals.
 
@@ -72,30 +76,30 @@ def command(
     from qtool.core.atomic import write_atomic
     from qtool.metrics.named_metrics import find_metric
 
-    _remove_earlier(filter(None, (junit, badge, markdown)), file, against, *_read(data, labels))
+    _remove_earlier(filter(None, vars(files).values()), file, against, *_read(reading.sources))
     metric: Any = chosen.metric
     if metric is not None and ":" in metric:
         metric = options.load_metrics(metric)
     elif metric is not None:
         find_metric(metric)
     chosen = replace(chosen, metric=metric, other_model=other_model, runtime=runtime)
-    sources.check_data(reading, labels)
-    batches = None if data is None else sources.load_data(reading, data, labels)
+    sources.check_data(reading)
+    has_data = reading.sources.data is not None
+    loaded = sources.load_labelled(reading) if has_data else (None, reading.sources.labels)
     result = qtool.gate(
         file,
         against,
-        batches,
-        labels if data is None else load_labels(reading, labels, data, batches),
+        *loaded,
         processor=reading.options.folder,
-        progress=output.stage("running", output.length_of(batches)),
+        progress=output.stage("running", output.length_of(loaded[0])),
         **vars(chosen),
     )
-    for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
+    for name, path in vars(files).items():
         if path is not None:
-            write_atomic(path, write().encode())
-    output.show(result, as_json, file)
+            write_atomic(path, getattr(result, name)().encode())
+    output.show(result, file)
     if result.exit_code:
-        if as_json or output.is_quiet():  # the table has it
+        if output.is_json() or output.is_quiet():  # the table has it
             click.echo(f"{result.outcome}: {result.reason()}", err=True)
         raise SystemExit(result.exit_code)
 
@@ -110,7 +114,8 @@ def _remove_earlier(outputs: Iterable[Path], *inputs: Path) -> None:
             path.unlink()
 
 
-def _read(data: str | None, labels: str | None) -> list[Path]:
+def _read(named: Sources) -> list[Path]:
     """Return the files of the samples and labels: none of them may be overwritten."""
-    roots = [Path(each) for each in (data, labels) if each and os.path.exists(each)]  # noqa: PTH110
+    roots = map(Path, filter(None, (named.data, named.labels)))
+    roots = [root for root in roots if os.path.exists(root)]  # noqa: PTH110
     return [*roots, *(path for root in roots if root.is_dir() for path in root.rglob("*"))]

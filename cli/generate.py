@@ -35,7 +35,6 @@ def command(
     model: Path | None,
     tokenizer: Path | None,
     chosen: GenerationOptions,
-    as_json: bool,
 ) -> None:
     """Continue PROMPT with the ONNX FILE of a language model that has its KV cache as inputs.
 
@@ -53,10 +52,10 @@ def command(
         prompt,
         model=model,
         tokenizer=tokenizer,
-        on_text=lambda text: None if as_json else click.echo(text, nl=False),
+        on_text=lambda text: None if output.is_json() else click.echo(text, nl=False),
         **vars(chosen),
     )
-    if as_json:
+    if output.is_json():
         output.show_json(result)
         return
     click.echo()

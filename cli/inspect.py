@@ -19,7 +19,7 @@ from qtool.cli.command import Command
     ),
     options.json_,
 )
-def command(file: Path, provenance: bool, as_json: bool) -> None:
+def command(file: Path, provenance: bool) -> None:
     """Show the contents of FILE, an ONNX or TFLite file, or a calibration.
 
     For a model: every operator, the kernel that the runtime runs for it, its MACs and its
@@ -33,6 +33,6 @@ def command(file: Path, provenance: bool, as_json: bool) -> None:
     import qtool
     from qtool.evaluation.measure import provenance as made
 
-    with output.status("reading"):
+    with output.track_task("reading"):
         contents = made.provenance(file) if provenance else qtool.inspect(file)
-    output.show(contents, as_json)
+    output.show(contents)

@@ -46,7 +46,7 @@ def are_names(labels: str | None, data: str) -> bool:
     return False
 
 
-def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[Any]) -> Any:
+def load_labels(reading: Reading, data: str, batches: Iterable[Any]) -> Any:
     """Load the array that --labels names; without the option the labels of the data, or None.
 
     Names of classes become numbers as those of the data do.
@@ -57,7 +57,7 @@ def load_labels(reading: Reading, key: str | None, data: str, batches: Iterable[
     from qtool.core.numpy_files import find_labels
     from qtool.core.torch_package import has_torch
 
-    names = reading.options.classes
+    names, key = reading.options.classes, reading.sources.labels
     if key is None or is_column(key, Path(data)):
         own = getattr(batches, "labels", None)
         if own is None:

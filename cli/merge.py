@@ -14,7 +14,7 @@ from qtool.cli.command import Command
 @click.command("merge", cls=Command)
 @click.argument("calibrations", nargs=-1, required=True, type=source_options.Path_)
 @source_options.apply(options.calibration_output, options.json_)
-def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
+def command(calibrations: tuple[Path, ...], output_: Path) -> None:
     """Merge CALIBRATIONS of one model that were made on different parts of the data.
 
     The result is byte-identical to a calibration on all of the data, in any order. The observer
@@ -36,4 +36,4 @@ def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> Non
         )
     merged = reduce(Calibration.merge, (Calibration.load(c) for c in calibrations))
     merged.save(output_)
-    show_file(merged, output_, as_json, len(calibrations))
+    show_file(merged, output_, len(calibrations))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import value_types
+from qtool.cli import source_options, value_types
+from qtool.cli.command import JSON, stored
+from qtool.cli.records import record
 from qtool.cli.source_options import F, Path_
 
 from qtool.core.option_names import NATIVE
@@ -61,7 +64,14 @@ other_model = click.option(
     is_flag=True,
     help="Accept a float model with other weights than a file was made from.",
 )
-json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+json_ = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    expose_value=False,
+    callback=stored(JSON),
+    help="Print the result as JSON.",
+)
 cpu = click.option(
     "--cpu",
     metavar="NAME,...",
@@ -128,13 +138,29 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     return metrics
 
 
-def report_options(
-    chosen: ReportOptions, goals: Goals, metrics: str | None, labels: Any
-) -> ReportOptions:
-    """Return the options of a report with the goals, the labels and the function of --eval.
+def measured(names: str = "") -> Callable[[F], F]:
+    """Return --eval, goals, and the fields of `ReportOptions` of these names, as `measured`: the
+    function is named and not loaded."""
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def command(
+            *args: Any, evaluate: str | None, measured: ReportOptions, goals: Goals, **values: Any
+        ) -> Any:
+            measured = replace(measured, goals=goals, where=evaluate or "")
+            return function(*args, measured=measured, **values)
+
+        parts = eval_, record("measured", ReportOptions, names), record("goals", Goals)
+        return source_options.apply(*parts)(command)
+
+    return decorate
+
+
+def report_options(chosen: ReportOptions, labels: Any) -> ReportOptions:
+    """Return the options of a report with the function of --eval and the labels.
 
     Args:
+        chosen: options that `measured` gave the command.
         labels: [samples] class numbers; None if there are none.
     """
-    function, where = load_metrics(metrics), metrics or ""
-    return replace(chosen, labels=labels, function=function, where=where, goals=goals)
+    return replace(chosen, labels=labels, function=load_metrics(chosen.where or None))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli import envelope
-from qtool.cli.command import QUIET, VERBOSE
+from qtool.cli.command import JSON, QUIET, VERBOSE
 from qtool.cli.progress import logged_texts, meta
 from rich.console import Console
 from rich.text import Text
@@ -33,14 +32,13 @@ __all__ = [
     "show_report",
     "show_summary",
     "stage",
-    "status",
+    "track_task",
     "warn",
 ]
 
 
-def status(title: str) -> AbstractContextManager[None]:
-    """Show a stage of unknown length."""
-    return track_task(title)
+def is_json() -> bool:
+    return bool(meta().get(JSON))
 
 
 def is_quiet() -> bool:
@@ -66,15 +64,14 @@ def warn(text: str) -> None:
         _echo(text, err=True)
 
 
-def show(result: Any, as_json: bool, title: object = None) -> None:
+def show(result: Any, title: object = None) -> None:
     """Print a result of the library: as JSON, or its tables and then its summary.
 
     Args:
         result: has `summary()`; `table()`, which is always printed, or `details()`, for -v.
-        as_json: print JSON.
         title: heading of the summary, such as the file; by default that of the result.
     """
-    if as_json:
+    if is_json():
         show_json(result)
         return
     if hasattr(result, "table") and (table := result.table()):
@@ -83,18 +80,15 @@ def show(result: Any, as_json: bool, title: object = None) -> None:
     show_summary(summary, result.details() if hasattr(result, "details") else "")
 
 
-def show_report(
-    report: Any, as_json: bool, folder: Path | None = None, title: object = None
-) -> None:
+def show_report(report: Any, folder: Path | None = None, title: object = None) -> None:
     """Print a report: with several models a table of them, then the summary.
 
     Args:
         report: a `Report` or an `Evaluation`.
-        as_json: print JSON.
         folder: where it was written; None if it was not.
         title: as for `show`.
     """
-    if as_json:
+    if is_json():
         show_json(report)
         return
     several = len(report.models) > 2
@@ -136,7 +130,7 @@ def show_summary(summary: Summary, details: str = "") -> None:
         console.print("  details: -v", style="dim", highlight=False)
 
 
-def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
+def show_file(file: QuantizedFile, source: str) -> None:
     """Print what was measured on a file that was written, and exit with 1 if it misses a goal.
 
     Args:
@@ -144,7 +138,7 @@ def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
     """
     for kept in file.kept:
         warn(f"{kept} differs from {Path(source) / kept.name} and stays as it is")
-    if as_json:
+    if is_json():
         from qtool.cli.documents import ModelFile, Outcome
 
         result = file.verification

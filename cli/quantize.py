@@ -9,7 +9,6 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import labels_within
 from qtool.cli.reading import NO_DATA, Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import ModelOptions
@@ -23,7 +22,7 @@ from qtool.core.conversion_options import FileOptions, QuantizeOptions
     source_options.model,
     record("loading", ModelOptions),
     source_options.data_or_none(required=False),
-    reads("classes", sources="data eval_data"),
+    reads("classes"),
     options.labels,
     click.option(
         "--eval-data",
@@ -46,17 +45,12 @@ from qtool.core.conversion_options import FileOptions, QuantizeOptions
 def command(
     model: str,
     loading: ModelOptions,
-    data: str | None,
     reading: Reading,
-    shape: str | None,
-    labels: str | None,
-    eval_data: str | None,
     output_: Path,
     how: QuantizeOptions,
     file: FileOptions,
     output_kind: tuple[str, ...],
     memory: int | None,
-    as_json: bool,
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
@@ -72,26 +66,28 @@ def command(
     from qtool.api.file_target import FileTarget
     from qtool.api.model_parts import PartInputs
     from qtool.api.quantize_to_file import ModelSource, quantize_source
-    from qtool.api.stored_model import StoredModel, options_in_use
+    from qtool.api.stored_model import options_in_use
+    from qtool.blockwise.memory_plan import StoredModel
     from qtool.core.downloads import local_model
     from qtool.frontends.huggingface.foreign_weights import coded
     from qtool.planning.recipe import with_output_kinds
 
+    named = reading.sources
     has_codes = coded(Path(local_model(model))) is not None
     weights_alone = has_codes or (how.mode or "").startswith("weight-only")
-    of_texts = data == NO_DATA and Path(model).is_dir()  # they cannot be generated
-    if data is None or (of_texts and weights_alone):
+    of_texts = named.data == NO_DATA and Path(model).is_dir()  # they cannot be generated
+    if named.data is None or (of_texts and weights_alone):
         if not weights_alone:  # it quantizes activations
             raise click.MissingParameter(param_type="option", param_hint="'--data'")
-        data = NO_DATA
+        named = replace(named, data=NO_DATA)
         if how.recipe is None and how.recover is None:
             how = replace(how, accuracy=how.accuracy or "fast")
-    has_data = data != NO_DATA
-    place = FileTarget.check(output_, model, file, loading.weights, data)
-    sources.check_data(reading, labels)
+    has_data, reading = named.data != NO_DATA, replace(reading, sources=named)
+    place = FileTarget.check(output_, model, file, loading.weights, named.data)
+    sources.check_data(reading)
     without_steps = how.accuracy == "fast" and how.recover is None
     without_steps &= has_codes or how.recipe is None
-    on_texts = weights_alone and without_steps and not has_data and shape is None
+    on_texts = weights_alone and without_steps and not has_data and named.shape is None
     how = replace(how, recipe=with_output_kinds(how.recipe, output_kind))
 
     def load_empty() -> Any:
@@ -101,20 +97,19 @@ def command(
         return module
 
     def inputs_of(module: Any) -> PartInputs:
-        own = labels if eval_data is None else labels_within(labels, data)
         if isinstance(module, StoredModel):
-            place, inputs, batches = reading, module, sources.load_data(reading, data, own)
+            place, inputs, batches = reading, module, sources.load_data(reading)
         else:
             place = reading.of(model, module)
-            inputs, batches = sources.load_inputs(place, data, shape, loading.cache, own)
+            inputs, batches = sources.load_inputs(place, loading.cache)
         if on_texts:
             batches = sources.load_example_texts(place, model)
-        evaluation = sources.load_evaluation(place, eval_data, labels, data, batches)
+        evaluation = sources.load_evaluation(place, batches)
         share = None if batches is None else sources.share_of(batches)
         return PartInputs(inputs, share, evaluation)
 
     whole_only = {
-        "--shape": shape is not None,
+        "--shape": named.shape is not None,
         "--weights": loading.weights is not None,
         "--fix": loading.fixed is not None,
     }
@@ -127,4 +122,4 @@ def command(
         has_data,
     )
     for written in quantize_source(source, place, how, memory):
-        output.show_file(written, as_json, model)
+        output.show_file(written, model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,20 +23,35 @@ _READ = "samples column states transform folder max_length padded unreadable"
 
 
 @dataclass(frozen=True)
+class Sources:
+    """The data of a command: values of the options of these names; None without."""
+
+    data: str | None = None
+    eval_data: str | None = None
+    labels: str | None = None
+    shape: str | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """Files, folders and functions of samples."""
+        return [each for each in (self.data, self.eval_data) if each not in (None, NO_DATA)]
+
+
+@dataclass(frozen=True)
 class Reading:
-    """How the data of a command is read.
+    """The data of a command, and how it is read.
 
     Attributes:
         options: as the user chose them.
+        sources: where it is.
         batch_size: samples of a batch.
-        sources: --data and the like; None and "none" are left out.
         files: model files of the command; data is read with processors next to them.
         name, model: MODEL and the model that the data is for; None before it is loaded.
     """
 
     options: DataOptions
+    sources: Sources
     batch_size: int
-    sources: tuple[str | None, ...] = ()
     files: Sequence[Path] = ()
     name: str | None = None
     model: Any = None
@@ -44,11 +59,6 @@ class Reading:
     def of(self, name: str, model: Any) -> Reading:
         """Return the reading of data for a loaded model."""
         return replace(self, name=name, model=model)
-
-    @property
-    def named(self) -> list[str]:
-        """The sources that are named."""
-        return [source for source in self.sources if source not in (None, NO_DATA)]
 
     @property
     def folder(self) -> Path | None:
@@ -62,14 +72,11 @@ class Reading:
         return next((f for f in folders if any((f / name).is_file() for name in _CONFIGS)), None)
 
 
-def reads(
-    more: str = "", sources: str = "data", files: str = "", sized: bool = True
-) -> Callable[[F], F]:
+def reads(more: str = "", files: str = "", sized: bool = True) -> Callable[[F], F]:
     """Decorate a command with the options of reading data, which it gets as `reading`.
 
     Args:
         more: fields of `DataOptions` that not all commands have.
-        sources: parameters that name data, separated by spaces.
         files: parameters that are model files.
         sized: whether the command has --batch-size.
     """
@@ -79,9 +86,8 @@ def reads(
         def command(*args: Any, read: DataOptions, batch_size: int = 1, **values: Any) -> Any:
             paths = (values[name] for name in files.split())
             every = [p for each in paths for p in (each if isinstance(each, tuple) else (each,))]
-            named = tuple(values[name] for name in sources.split())
-            reading = Reading(read, batch_size, named, every)
-            return function(*args, reading=reading, **values)
+            named = Sources(**{f.name: values.pop(f.name, None) for f in fields(Sources)})
+            return function(*args, reading=Reading(read, named, batch_size, every), **values)
 
         size = click.option(
             "--batch-size",

@@ -9,13 +9,12 @@ import click
 from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
-from qtool.cli.labels import load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.evaluation.options import Goals, ReportOptions
+from qtool.evaluation.options import ReportOptions
 
 
 @click.command("report", cls=Command)
@@ -32,28 +31,21 @@ from qtool.evaluation.options import Goals, ReportOptions
     ),
     options.other_model,
     options.labels,
-    options.eval_,
-    record("measured", ReportOptions),
+    options.measured(),
     record("how", QuantizeOptions, "dynamic"),
-    record("goals", Goals),
     options.fail_on,
     options.json_,
 )
 def command(
     source: str,
     loading: ModelOptions,
-    data: str | None,
     reading: Reading,
     output_: Path,
     model: str | None,
-    labels: str | None,
-    evaluate: str | None,
     measured: ReportOptions,
     how: QuantizeOptions,
-    goals: Goals,
     other_model: bool,
     fail_on: str | None,
-    as_json: bool,
 ) -> None:
     """Write a report on whether to ship FILE.
 
@@ -76,9 +68,9 @@ def command(
             param_hint="--output",
         )
     if Path(source).suffix.lower() == ".json":
-        _write_again(Path(source), output_, as_json, fail_on)
+        _write_again(Path(source), output_, fail_on)
         return
-    if data is None:
+    if reading.sources.data is None:
         raise click.MissingParameter(param_hint="--data", param_type="option")
     file = source_options.ModelFile.convert(source, None, click.get_current_context())
     reading = replace(reading, files=(file,))
@@ -87,26 +79,25 @@ def command(
     reference = None
     if model is not None:
         reference, reading = sources.file_or_model(model, loading, reading, file)
-    batches = sources.load_data(reading, data, labels)
-    classes = load_labels(reading, labels, data, batches)
+    batches, classes = sources.load_labelled(reading)
     report = qtool.report(
         file,
         batches,
         output_,
-        options.report_options(measured, goals, evaluate, classes),
+        options.report_options(measured, classes),
         model=reference,
         other_model=other_model,
         dynamic=sources.with_dynamic(how, batches).dynamic,
         bars=output.stage,
     )
-    output.show_report(report, as_json, output_)
+    output.show_report(report, output_)
     output.exit_if_missed(report, fail_on)
 
 
 _PAGES = {"source", "output_", "as_json", "fail_on"}
 
 
-def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None) -> None:
+def _write_again(stored: Path, folder: Path, fail_on: str | None) -> None:
     """Write the pages of a stored report; nothing is measured."""
     from qtool.evaluation.report.page.render import write_report
     from qtool.evaluation.report.report import Report
@@ -120,5 +111,5 @@ def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None)
                 param_hint=parameter.opts[0],
             )
     report = write_report(folder, Report.read(stored))
-    output.show_report(report, as_json, folder)
+    output.show_report(report, folder)
     output.exit_if_missed(report, fail_on)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
-from qtool.cli.labels import are_names, is_column, load_labels, note_labels
+from qtool.cli.labels import are_names, is_column, labels_within, load_labels, note_labels
 from qtool.cli.reading import NO_DATA, Reading
 from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
@@ -75,7 +75,11 @@ def _with_cache_of(file: Path, model: Any, source: str, attention: str) -> Any:
 
 
 def file_or_model(
-    source: str, options: ModelOptions, reading: Reading, file: Path | None = None, data: str = ""
+    source: str,
+    options: ModelOptions,
+    reading: Reading,
+    file: Path | None = None,
+    data: str | None = None,
 ) -> tuple[Any, Reading]:
     """Return the path of a model file, or the model; of a float file with --fix the model. And the
     reading of data for it.
@@ -156,27 +160,36 @@ def load_model_without_weights(source: Path, options: ModelOptions) -> Any:
     return None if is_onnx else model, model
 
 
-def load_data(
-    reading: Reading, source: str, labels: str | None = None, whole: bool = False
-) -> Iterable[Any]:
+def load_data(reading: Reading) -> Iterable[Any]:
     """Load the batches of --data, without the array of its file that --labels names.
-
-    Args:
-        reading: how it is read.
-        source: value of --data.
-        labels: value of --labels.
-        whole: read all samples, whatever --samples says: this is not --data.
 
     Raises:
         DataError: there is no such data.
     """
+    named = reading.sources
+    own = named.labels if named.eval_data is None else labels_within(named.labels, named.data)
+    return _load(reading, named.data or "", own, reading.options.samples)
+
+
+def load_labelled(reading: Reading) -> tuple[Iterable[Any], Any]:
+    """Load the batches of --data, and their labels."""
+    batches = load_data(reading)
+    return batches, load_labels(reading, reading.sources.data or "", batches)
+
+
+def load_eval_data(reading: Reading) -> tuple[Iterable[Any], Any]:
+    """Load all batches of --eval-data, whatever --samples says, and their labels."""
+    named = reading.sources
+    batches = _load(reading, named.eval_data or "", named.labels, None)
+    return batches, load_labels(reading, named.eval_data or "", batches)
+
+
+def _load(reading: Reading, source: str, labels: str | None, samples: int | None) -> Iterable[Any]:
     from qtool.api.data import load_data as load
     from qtool.core.torch_package import has_torch
 
     inside = None if labels is None or Path(labels).is_file() else labels
-    options, size = reading.options, reading.batch_size
-    if whole:
-        options = replace(options, samples=None)
+    options, size = replace(reading.options, samples=samples), reading.batch_size
     if not has_torch():
         return load(source, size, labels=inside, samples=options.samples)
     if are_names(labels, source):
@@ -191,26 +204,23 @@ def load_data(
     return batches
 
 
-def load_optional_data(reading: Reading, source: str | None) -> Iterable[Any] | None:
+def load_optional_data(reading: Reading) -> Iterable[Any] | None:
     """Load the batches of --data; None without it."""
-    return None if source is None else load_data(reading, source)
+    return None if reading.sources.data is None else load_data(reading)
 
 
-def check_data(reading: Reading, labels: str | None = None) -> None:
+def check_data(reading: Reading) -> None:
     """Check before the model is loaded that data and labels exist.
-
-    Args:
-        reading: the sources; the labels are on the last one.
-        labels: value of --labels.
 
     Raises:
         DataError: a file or folder does not exist, or has no such labels.
     """
     from qtool.core.numpy_files import check_source, find_labels
 
-    for source in reading.named:
+    named, labels = reading.sources.named, reading.sources.labels
+    for source in named:
         check_source(source)
-    last = Path(reading.named[-1]) if reading.named else None
+    last = Path(named[-1]) if named else None
     if labels is not None and last is not None and not is_column(labels, last):
         find_labels(labels, last)
 
@@ -235,30 +245,25 @@ def load_example_texts(reading: Reading, source: str) -> Iterable[Any] | None:
     return texts
 
 
-def load_inputs(
-    reading: Reading, data: str, shape: str | None, cache: str = "float", labels: str | None = None
-) -> tuple[Any, Iterable[Any] | None]:
+def load_inputs(reading: Reading, cache: str = "float") -> tuple[Any, Iterable[Any] | None]:
     """Return a loaded model, captured if --shape is given, and the batches of --data for it.
 
     With --data none the batches are None, and with --shape the model is captured for that shape.
 
     Args:
         reading: how data is read for the model.
-        data: value of --data.
-        shape: value of --shape.
         cache: value of --cache.
-        labels: value of --labels, if it is on --data.
 
     Raises:
         DataError: there is no such data.
     """
-    model = reading.model
+    model, data, shape = reading.model, reading.sources.data, reading.sources.shape
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"it is for --data {NO_DATA}; leave it out", param_hint="--shape")
     if data != NO_DATA:
         if cache == "int8":
-            _quantize_cache(model, load_data(reading, data, labels))
-        return model, load_data(reading, data, labels)
+            _quantize_cache(model, load_data(reading))
+        return model, load_data(reading)
     if shape is None:
         return model, None
     import torch
@@ -289,14 +294,12 @@ def _quantize_cache(model: Any, batches: Iterable[Any]) -> None:
     model.quantize_cache(batches)
 
 
-def load_evaluation(
-    reading: Reading,
-    eval_data: str | None,
-    labels: str | None,
-    data: str,
-    batches: Iterable[Any] | None,
-) -> EvaluationData | None:
+def load_evaluation(reading: Reading, batches: Iterable[Any] | None) -> EvaluationData | None:
     """Load the data of --eval-data, or take that of --data for --labels; None without both.
+
+    Args:
+        reading: how data is read for the model.
+        batches: those of --data; None for --data none.
 
     Raises:
         DataError: there is no such data, or no such labels.
@@ -304,12 +307,12 @@ def load_evaluation(
     from qtool.api.quantized_file import EvaluationData
     from qtool.core.log import log_note
 
-    if eval_data is not None:
-        batches = load_data(reading, eval_data, labels, whole=True)
-        same = data != NO_DATA and Path(eval_data).absolute() == Path(data).absolute()
-        kind = "calibration" if same else "evaluation"
-        return EvaluationData(batches, load_labels(reading, labels, eval_data, batches), kind)
-    if labels is None:
+    named = reading.sources
+    data = NO_DATA if named.data is None else named.data
+    if named.eval_data is not None:
+        same = data != NO_DATA and Path(named.eval_data).absolute() == Path(data).absolute()
+        return EvaluationData(*load_eval_data(reading), "calibration" if same else "evaluation")
+    if named.labels is None:
         rows = getattr(batches, "rows", ())
         own = rows[0].label if rows else getattr(batches, "labels", None)
         if own is not None:
@@ -321,7 +324,7 @@ def load_evaluation(
         raise click.BadParameter(
             f"--data {NO_DATA} has no labels; give --eval-data", param_hint="--labels"
         )
-    return EvaluationData(batches, load_labels(reading, labels, data, batches), "calibration")
+    return EvaluationData(batches, load_labels(reading, data, batches), "calibration")
 
 
 def share_of(batches: Iterable[Any]) -> Iterable[Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources, value_types
 from qtool.cli.command import Command
-from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.reading import Reading, reads
 from qtool.cli.records import record
 from qtool.cli.source_options import MODEL, ModelOptions
@@ -23,7 +22,7 @@ from qtool.evaluation.options import ReportOptions
     source_options.model,
     record("loading", ModelOptions, MODEL),
     source_options.data,
-    reads("classes", sources="data eval_data"),
+    reads("classes"),
     click.option(
         "--eval-data",
         required=True,
@@ -58,10 +57,7 @@ from qtool.evaluation.options import ReportOptions
 def command(
     model: str,
     loading: ModelOptions,
-    data: str,
     reading: Reading,
-    eval_data: str,
-    labels: str | None,
     evaluate: str | None,
     measured: ReportOptions,
     goals: SearchGoals,
@@ -70,7 +66,6 @@ def command(
     how: QuantizeOptions,
     output_: Path,
     save_recipe: Path | None,
-    as_json: bool,
 ) -> None:
     """Find the fastest int8 file of MODEL within an accuracy budget.
 
@@ -90,22 +85,21 @@ def command(
     from qtool.core.option_names import file_format, suffixes_of
     from qtool.planning.targets import target_for
 
-    check_writable(output_, model, loading.weights, data, eval_data, suffixes=suffixes_of("qdq"))
+    read = model, loading.weights, *reading.sources.named
+    check_writable(output_, *read, suffixes=suffixes_of("qdq"))
     kind = file_format(output_, "qdq")
     how = replace(how, target=target_for(kind, how.target))
     if save_recipe is not None:
-        check_writable(save_recipe, model, loading.weights, data, eval_data)
-    sources.check_data(reading, labels)
+        check_writable(save_recipe, *read)
+    sources.check_data(reading)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, loading)
     reading = reading.of(model, loaded)
-    batches = sources.load_data(reading, data, labels_within(labels, data))
-    eval_batches = sources.load_data(reading, eval_data, labels, whole=True)
+    batches = sources.load_data(reading)
     result = qtool.tune(
         loaded,
         batches,
-        eval_batches,
-        load_labels(reading, labels, eval_data, eval_batches),
+        *sources.load_eval_data(reading),
         goals=qtool.TuneGoals(**vars(goals)),
         options=search,
         function=function,
@@ -116,9 +110,9 @@ def command(
         progress=output.stage("calibrating", output.length_of(batches)),
         **sources.with_dynamic(how, batches).keywords("mode", "accuracy"),
     )
-    with output.status("exporting and verifying"):
+    with output.track_task("exporting and verifying"):
         result.save(output_, recipe=save_recipe)
-    if as_json:
+    if output.is_json():
         from qtool.cli.documents import TunedFile
 
         output.show_json(TunedFile(output_), result)

@@ -34,11 +34,9 @@ SAMPLES = 256
 )
 def command(
     int8_file: Path,
-    data: str | None,
     reading: Reading,
     cpu: str | None,
     timeout: float,
-    as_json: bool,
 ) -> None:
     """Run INT8_FILE in qtool's integer engine and in ONNX Runtime, and compare every bit.
 
@@ -57,7 +55,7 @@ def command(
     import qtool
 
     samples = reading.options.samples or SAMPLES
-    batches = sources.load_optional_data(reading, data)
+    batches = sources.load_optional_data(reading)
     size = reading.batch_size
     how: dict[str, Any] = {"samples": samples, "batch_size": size}
     result: Any
@@ -70,6 +68,6 @@ def command(
         bar = output.stage("emulating", None)
         result = qtool.verify_on(int8_file, cpu, batches, timeout=timeout, progress=bar, **how)
         same = result.identical
-    output.show(result, as_json, int8_file)
+    output.show(result, int8_file)
     if not same:
         raise SystemExit(1)

@@ -27,6 +27,7 @@ PRIVATE = {
     "torch._ops.OpOverload": "what a call of a graph names",
     "torch._ops.OpOverloadPacket": "what a person may name an operator by",
     "torch._subclasses.fake_tensor.FakeTensorMode": "shapes of tensors that are read later",
+    "torch.export._trace._fakify_params_buffers": "the values of stored numbers in a trace",
     "torch.export.pt2_archive._package._load_aoti": "refused: compiled code from a file",
     "torch.export.pt2_archive._package.pickle.loads": "refused: objects from a file",
     "torch.fx._lazy_graph_module._LazyGraphModule": "code of a copied graph only when it is called",

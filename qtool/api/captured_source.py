@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.api.conversion_inputs import data_module
+from qtool.api.conversion_inputs import data_module, sizes_of_data
 from qtool.api.float_source import FloatSource
 from qtool.backends.formats import open_file, open_model, write_float
 from qtool.core.argument_names import argument
@@ -64,9 +64,9 @@ def captured_source(
     opened = open_file(file)
     check_fixed_inputs(file, model)
     check_cached(file, model)
-    own, stream = peek(data.batches, data_module(model))
-    first = broadcast_first_batch(ranks, own, "evaluation")
-    captured = capture_model(model, first, dynamic)
+    ahead, stream = peek(data.batches, data_module(model))
+    first = broadcast_first_batch(ranks, next(iter(ahead), None), "evaluation")
+    captured = capture_model(model, first, dynamic or sizes_of_data(model, ahead))
     check_cache(file, captured.graph.inputs)
     if not other_model:
         _check_same_model(file, captured, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core.conversion_options import DynamicSizes
-from qtool.core.data import Batch, batches, to_tensor
+from qtool.core.data import AHEAD, Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
@@ -36,7 +36,7 @@ from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.frontends.own_models import FileNetwork
-from qtool.frontends.torch.example_inputs import is_default
+from qtool.frontends.torch.example_inputs import is_default, varying_sizes
 from qtool.metrics.labels import classes_in
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
@@ -67,17 +67,30 @@ def capture_data(
         return _capture_without_data(model, dynamic, is_calibrated)
     module = data_module(model)
     few = data if samples is None else first_samples(data, samples, module)
-    stream = batches(few, module)  # data may be a one-shot iterator
-    own = next(stream, None)
-    if own is not None:
-        own.check_finite(0)
-    first = broadcast_first_batch(current(), own)
-    captured = capture_model(model, first, dynamic)
+    stream = batches(few, module)
+    # the next item of a one-shot iterator may be the same memory with other values
+    ahead = list(itertools.islice(stream, 1 if isinstance(data, Iterator) else AHEAD))
+    if ahead:
+        ahead[0].check_finite(0)
+    first = broadcast_first_batch(current(), ahead[0] if ahead else None)
+    captured = capture_model(
+        model, first, sizes_of_data(model, ahead) if dynamic is None else dynamic
+    )
     with unlogged():  # who measures with the labels says how they are numbered
         labels = labelled_classes(data, len(_arguments(model)))
     captured.graph = replace(captured.graph, labels=labels, columns=input_columns(data))
     _check_outputs(captured)
-    return captured, first, stream if own is None else itertools.chain([own], stream)
+    return captured, first, itertools.chain(ahead, stream)
+
+
+def sizes_of_data(model: Model | Captured, ahead: Sequence[Batch]) -> DynamicSizes | None:
+    """Return the dimensions of a module's inputs whose sizes differ between batches; None where
+    none does, a file names its own, or other ranks have other batches."""
+    if not isinstance(model, nn.Module) or isinstance(model, FileNetwork):
+        return None
+    if current().is_distributed:
+        return None
+    return varying_sizes(model, ahead)
 
 
 def data_module(model: Model | Captured) -> nn.Module | None:
@@ -122,7 +135,7 @@ def _capture_without_data(
     if isinstance(model, nn.Module) and not isinstance(model, FileNetwork):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
-            Argument("--data", text="give data", replaces="--shape"),
+            Argument("--data", text="give data"),
             Argument("--shape", text="give them with {}"),
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, FileNetwork) else None

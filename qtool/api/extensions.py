@@ -104,7 +104,7 @@ def register_target(target: Target) -> None:
     """
     where = f"target '{target.name}'"
     known = {op.key for op in ops.rows()}
-    named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.file.implicit_fusions}
+    named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.implicit_fusions}
     formats_known = {name for each in formats.FORMATS for name in each.names}
     entries: tuple[tuple[str, Iterable[str], Container[str]], ...] = (
         ("operator", named | target.file.passthrough_on_codes, known),

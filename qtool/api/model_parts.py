@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from qtool.api.conversion import quantize
 from qtool.api.file_target import FileTarget, write_next_to
 from qtool.api.quantized_file import EvaluationData, QuantizedFile, try_accuracy, write_file
-from qtool.api.stored_model import StoredModel, convert_stored
+from qtool.api.stored_model import convert_stored
+from qtool.blockwise.memory_plan import StoredModel
 from qtool.core.conversion_options import QuantizeOptions
 from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES

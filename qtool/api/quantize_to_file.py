@@ -14,11 +14,10 @@ from qtool.api.quantized_file import EvaluationData, QuantizedFile
 from qtool.api.stored_model import (
     GIVE_DATA,
     WITHOUT_DATA,
-    StoredModel,
     options_in_use,
     refuse_blocks,
 )
-from qtool.blockwise.memory_plan import LIMIT, memory_beyond, whole_memory
+from qtool.blockwise.memory_plan import LIMIT, StoredModel, memory_beyond, whole_memory
 from qtool.core import number_texts
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from qtool.api.quantized_file import (
     missed_goals,
     with_accuracy,
 )
-from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
+from qtool.blockwise.memory_plan import BLOCK, LIMIT, StoredModel
 from qtool.core import number_texts
 from qtool.core.argument_names import argument
 from qtool.core.conversion_options import FileOptions, QuantizeKeywords, QuantizeOptions
@@ -28,7 +28,6 @@ from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
 from qtool.evaluation.speedup import compare_speed, untimed_reason
 from qtool.planning.plan import plan_title
-from qtool.planning.recipe import Recipe
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,43 +37,6 @@ if TYPE_CHECKING:
 _convert_blocks = OnUse("qtool.blockwise.quantize:convert_blocks")  # for stored models alone
 _UNTIMED = "the float model was never in memory as a whole"
 _TOO_LARGE = "{} would take {}, more than the {} of memory"
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """A model whose weights stay in their files, for a conversion block by block.
-
-    Attributes:
-        path: its folder or ONNX file.
-        module: built without weights; None for an ONNX file.
-        block, memory: as for `quantize_by_blocks`.
-    """
-
-    path: Path
-    module: nn.Module | None
-    block: int
-    memory: int
-
-    @classmethod
-    def of(
-        cls,
-        path: Path,
-        module: nn.Module | None,
-        output: Path,
-        memory: int | None,
-        recipe: Recipe,
-    ) -> StoredModel:
-        """Return a model with blocks that suit the memory; see `block_size`.
-
-        Args:
-            path, module: see the attributes.
-            output: file of the result.
-            memory: bytes that the conversion may take; None: `LIMIT`.
-            recipe: how it is quantized; its steps may train.
-        """
-        limit = LIMIT if memory is None else memory
-        sizes = block_size(output, memory, recipe), self_test_memory(output, limit)
-        return cls(path, module, *sizes)
 
 
 @keywords_of(QuantizeOptions)
@@ -154,15 +116,7 @@ def convert_stored(
     Raises:
         QtoolError: as for `quantize_by_blocks`, of the conversion.
     """
-    converted = _convert_blocks(
-        stored.path,
-        data,
-        path,
-        model=stored.module,
-        block=stored.block,
-        memory=stored.memory,
-        **options,
-    )
+    converted = _convert_blocks(stored, data, path, **options)
     made = _file_of_blocks(converted, stored.path, file or FileOptions(timing=0))
     return accuracy_of_blocks(made, converted, evaluation, stored.memory)
 

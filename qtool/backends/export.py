@@ -47,7 +47,6 @@ class Checked:
         portability: results on other CPUs, where they are known.
         missing: a sentence if installing the runtime, or another CPU, helps.
         remarks: sentences on the file.
-        simulation: the model with the points of the file, where the file has finer ones.
         other_sizes: the file at other sizes of its dynamic dimensions.
     """
 
@@ -58,12 +57,15 @@ class Checked:
     portability: Portability | None = None
     missing: str = ""
     remarks: tuple[str, ...] = ()
-    simulation: FakeQuantized | None = None
     other_sizes: tuple[SizeCheck, ...] = ()
 
 
 class PlannedFile(Protocol):
     """A file and the quantized model that it was written from."""
+
+    @property
+    def simulation(self) -> FakeQuantized:
+        """The model with the points of the file, which may have finer ones."""
 
     @property
     def place(self) -> str:

@@ -21,7 +21,6 @@ class Workaround:
         package: Python package with the defect.
         reason: operator and defect, in a sentence.
         rewrite: changes a model in place, so that it computes the same without the defect.
-        seen_in: version of the package that has the defect.
         since: first version with it; "" where it is older than what qtool runs on, or not known.
         fixed_in: first version without it; "" while there is none.
         upstream: address of the report or of the change that made it; "" where none is known.
@@ -33,7 +32,6 @@ class Workaround:
     package: str
     reason: str
     rewrite: Callable[[Any], None]
-    seen_in: str
     since: str = ""
     fixed_in: str = ""
     upstream: str = ""

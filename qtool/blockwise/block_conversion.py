@@ -22,7 +22,7 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_pass import BlockStores, run_block
 from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.changed_values import save_changed_values
-from qtool.blockwise.checkpoint import BlockRecord
+from qtool.blockwise.checkpoint import BlockChecks, BlockRecord
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
@@ -136,6 +136,7 @@ def _check_block(
     save(quantized.to_onnx(), checkpoint.checked)
     checked = quantized.check_file(checkpoint.checked)
     parity, exactness = checked.parity, checked.exactness
+    checks = BlockChecks(quantized.info.nodes, parity, exactness, checked.coverage)
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
@@ -146,9 +147,8 @@ def _check_block(
     }
     notes = (*quantized.notes, *layers.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
-    results = quantized.info.nodes, parity, exactness, checked.coverage
     arrays = {c.step: tuple(sorted(c.arrays)) for c in converted.changes if c.arrays}
-    return BlockRecord(name, digest, estimates, measured, changes, notes, *results, arrays)
+    return BlockRecord(name, digest, estimates, measured, changes, notes, checks, arrays)
 
 
 def _with_solved_weights(

@@ -42,6 +42,16 @@ _POOLED = OutputEstimate._fields.index("pooled_db") - 1  # without the name
 
 
 @dataclass(frozen=True)
+class BlockChecks:
+    """Results of the checks of the file of a block, and the rows of its plan."""
+
+    nodes: tuple[NodeInfo, ...]
+    parity: Parity
+    exactness: Exactness | None
+    coverage: Coverage
+
+
+@dataclass(frozen=True)
 class BlockRecord:
     """The record of a finished block.
 
@@ -52,8 +62,7 @@ class BlockRecord:
         samples: number of these samples.
         changes: records of the steps: name, number of places and reason.
         notes: sentences for the user.
-        nodes: rows of its plan.
-        parity, exactness, coverage: results of the checks of its file.
+        checks: results of the checks of its file.
         arrays: name of a step -> attributes of the constants that its change has, which the file of
             the model does not hold as codes.
     """
@@ -64,10 +73,7 @@ class BlockRecord:
     samples: int
     changes: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
-    nodes: tuple[NodeInfo, ...] = field(metadata={"json": False})
-    parity: Parity = field(metadata={"json": False})
-    exactness: Exactness | None = field(metadata={"json": False})
-    coverage: Coverage = field(metadata={"json": False})
+    checks: BlockChecks = field(metadata={"json": False})
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={"json": False})
 
     @property

@@ -70,14 +70,15 @@ class ConvertedBlocks:
     @property
     def verification(self) -> Verification:
         """The checks of all blocks, and the errors of the model's outputs."""
-        exactness = [block.exactness for block in self.blocks if block.exactness is not None]
-        complete = len(exactness) == len(self.blocks)
-        rows = tuple(row for block in self.blocks for row in block.coverage.rows)
+        checks = [block.checks for block in self.blocks]
+        exactness = [each.exactness for each in checks if each.exactness is not None]
+        complete = len(exactness) == len(checks)
+        rows = tuple(row for each in checks for row in each.coverage.rows)
         estimate = self.measured or self._estimate()
         return Verification(
-            Parity.joined([block.parity for block in self.blocks]),
+            Parity.joined([each.parity for each in checks]),
             Exactness.joined(exactness) if complete else None,
-            Coverage(self.blocks[0].coverage.runtime, rows),
+            Coverage(checks[0].coverage.runtime, rows),
             Fidelity(estimate.samples, (), estimate=estimate),
         )
 

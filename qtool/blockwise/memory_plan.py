@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import nn
 
 from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_steps
@@ -103,3 +106,41 @@ def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:
     while memory is not None and size > SMALLEST and multiple * size > memory:
         size //= 2
     return size
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model whose weights stay in their files, for a conversion block by block.
+
+    Attributes:
+        path: its folder or ONNX file.
+        module: built without weights; None for an ONNX file.
+        block: bytes of float32 weights in memory at once.
+        memory: bytes that what runs the whole file may take.
+    """
+
+    path: Path
+    module: nn.Module | None
+    block: int
+    memory: int
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        module: nn.Module | None,
+        output: Path,
+        memory: int | None,
+        recipe: Recipe,
+    ) -> StoredModel:
+        """Return a model with blocks that suit the memory; see `block_size`.
+
+        Args:
+            path, module: see the attributes.
+            output: file of the result.
+            memory: bytes that the conversion may take; None: `LIMIT`.
+            recipe: how it is quantized; its steps may train.
+        """
+        limit = LIMIT if memory is None else memory
+        sizes = block_size(output, memory, recipe), self_test_memory(output, limit)
+        return cls(path, module, *sizes)

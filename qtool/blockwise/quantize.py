@@ -29,7 +29,7 @@ from qtool.blockwise.block_plan import BlockwiseRun
 from qtool.blockwise.calibrate import solve_by_blocks
 from qtool.blockwise.checkpoint import file_digest, open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks
-from qtool.blockwise.memory_plan import BLOCK, LIMIT
+from qtool.blockwise.memory_plan import StoredModel
 from qtool.blockwise.stored_data import store_data
 from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
 from qtool.core import graph as G
@@ -80,22 +80,19 @@ SPLIT = 4
 @collective
 @exclusive
 def convert_blocks(
-    folder: Path,
+    stored: StoredModel,
     data: Iterable[Any],
     path: Path,
     *,
-    model: nn.Module | None = None,
     task: str | None = None,
     attention: str = "fused",
     cache: str = "float",
-    block: int = BLOCK,
-    memory: int = LIMIT,
     **keywords: Unpack[QuantizeKeywords],
 ) -> ConvertedBlocks:
     """Convert a model that does not fit into memory; see `api.stored_model`.
 
     Args:
-        folder, data, path, model, task, attention, cache, block, memory: as there.
+        stored, data, path, task, attention, cache: as there.
         keywords: as for `quantize`.
 
     Raises:
@@ -107,30 +104,30 @@ def convert_blocks(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     ranks = current()
-    check_writable(path, folder, suffixes=MODEL_SUFFIXES)
+    check_writable(path, stored.path, suffixes=MODEL_SUFFIXES)
     how = QuantizeOptions(**keywords)
     target, observer = how.target or targets.DEFAULT, how.observer
     chosen = Recipe.of(*how.rules)
     select_block_steps(chosen)
-    source = open_source(folder, model, task, attention, cache)
+    source = open_source(stored.path, stored.module, task, attention, cache)
     choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     ranks.check_equal("a different model", source.fingerprint)
-    ranks.check_equal("different options", json.dumps([*choices, block, memory]))
+    ranks.check_equal("different options", json.dumps([*choices, stored.block, stored.memory]))
     captured, stream, example = _capture(source.model, data, how.dynamic)
     code = "" if source.shards is None else fingerprint(captured.module, source.names)
     identity = {"model": source.fingerprint + code, "choice": json.dumps(choices)}
-    identity |= {"block": str(block), "memory": str(memory)}
+    identity |= {"block": str(stored.block), "memory": str(stored.memory)}
     G.defer_tensors(captured.module, source.read)
     whole = _for_target(captured, target, check=stored_identity(path) is None)
-    blocks, plan, layers = _planned(whole, chosen, target, observer, block)
+    blocks, plan, layers = _planned(whole, chosen, target, observer, stored.block)
     with open_checkpoint(path, identity, ranks) as checkpoint:
         run = BlockwiseRun(whole, plan, blocks, checkpoint)
         needed = run.required(0, blocks)
         run = replace(run, batches=store_data(whole, stream, checkpoint, needed))
         run = replace(run, parameters=solve_by_blocks(run))
         _convert_left(run, source)
-        estimate = _write(run, path, source.fingerprint, example, memory)
+        estimate = _write(run, path, source.fingerprint, example, stored.memory)
     notes = _unused_rules(run, layers) + run.parameters.notes + _skipped_steps(chosen)
     samples, again = (whole.cut(example, 1), example), partial(_batches, source.model)
     return ConvertedBlocks(path, run, source.float_bytes, estimate, samples, again, notes)

@@ -32,10 +32,11 @@ from qtool.core.quant_params import QuantParams
 from qtool.core.random_inputs import Input
 from qtool.core.remedies import OtherFile
 from qtool.core.summary import Summarized, Summary
-from qtool.core.types import UINT8, ObserverSpec
+from qtool.core.types import UINT8, Array, ObserverSpec
 from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe
 
+Arrays = dict[str, Array]
 SCHEMA = 5
 LARGEST_SAMPLE = 2**34  # elements of an input; a larger number means a damaged file
 _KEPT = "__kept__"
@@ -236,7 +237,7 @@ class Calibration(Summarized):
             raise CalibrationError(f"{path}: damaged calibration ({error!r})", AGAIN) from error
 
 
-def _digest(arrays: Mapping[str, Any]) -> str:
+def _digest(arrays: Mapping[str, Array]) -> str:
     """Return a hash of all arrays, which detects damage on disk."""
     digest = hashlib.blake2b(digest_size=16)
     for key in sorted(arrays):
@@ -274,10 +275,10 @@ def _check_count(inputs: Sequence[Input], samples: CalibrationSamples) -> None:
         raise ValueError(f"{len(inputs)} inputs, which are not those of its samples")
 
 
-def _split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _split(flat: Mapping[str, Array]) -> tuple[Arrays, Arrays, Arrays]:
     """Return the arrays of the statistics, of the stored samples, and of the statistics of the
     samples for the estimate."""
-    parts: dict[str, dict[str, Any]] = {"": {}, _KEPT: {}, _HELD: {}}
+    parts: dict[str, Arrays] = {"": {}, _KEPT: {}, _HELD: {}}
     for key, array in flat.items():
         head, _, rest = key.partition("/")
         if head in (_KEPT, _HELD):
@@ -287,7 +288,7 @@ def _split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dic
     return parts[""], parts[_KEPT], parts[_HELD]
 
 
-def _arrays(prefix: str, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
+def _arrays(prefix: str, statistics: Mapping[str, Statistic]) -> Arrays:
     return {
         f"{prefix}{name}/{key}": array
         for name, statistic in statistics.items()
@@ -296,7 +297,7 @@ def _arrays(prefix: str, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
 
 
 def _restored(
-    specs: Mapping[str, ObserverSpec], axes: Mapping[str, int], flat: Mapping[str, Any]
+    specs: Mapping[str, ObserverSpec], axes: Mapping[str, int], flat: Mapping[str, Array]
 ) -> dict[str, Statistic]:
     arrays = _by_point(specs, flat)
     return {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()}
@@ -324,7 +325,7 @@ def _spec(value: Any) -> ObserverSpec:
     return ObserverSpec(_text(name), tuple(options.items()))
 
 
-def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     try:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
@@ -346,9 +347,9 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, flat
 
 
-def _by_point(names: Iterable[str], flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _by_point(names: Iterable[str], flat: Mapping[str, Array]) -> dict[str, Arrays]:
     """Return the arrays with keys "name/field" by name, then by field."""
-    arrays: dict[str, dict[str, Any]] = {name: {} for name in names}
+    arrays: dict[str, Arrays] = {name: {} for name in names}
     for key, array in flat.items():
         name, _, field = key.rpartition("/")
         arrays[name][field] = array

@@ -90,7 +90,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
         raise DataError(
             "there is no data, and no BatchNorm in the model to generate inputs from (an exporter "
             "may have folded them)",
-            Argument("--data", text="give data", replaces="--shape"),
+            Argument("--data", text="give data"),
             ModelEdit("give the model before folding"),
         )
     tensors = graph.tensors_of(Batch(*graph.example))
@@ -98,7 +98,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
         if not tensor.is_floating_point():
             raise DataError(
                 f"input '{info.name}' is not float and cannot be generated",
-                Argument("--data", text="give data", replaces="--shape"),
+                Argument("--data", text="give data"),
             )
     module = G.clone(graph.module)
     modules = insert_probes(module, {f"{s.tensor}.seen": s.tensor for s in statistics})

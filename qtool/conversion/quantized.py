@@ -19,6 +19,7 @@ from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions
+from qtool.conversion.errors_at_sizes import with_more_samples
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,
     find_near_zero_divisions,
@@ -244,12 +245,10 @@ class Quantized(Summarized, InProcess):
         return result
 
     def _checked(self, file: PlannedFile, batch: Batch) -> Verification:
-        simulation = self._simulation
-        divisions = find_near_zero_divisions(simulation, batch)  # before sessions hold memory
+        divisions = find_near_zero_divisions(self._simulation, batch)  # before sessions hold memory
         checked = file.check(batch)
-        shown = checked.simulation or simulation
-        estimate = measure_estimate(shown, self._estimates, file)
-        fidelity = measure_fidelity(shown, batch, divisions, checked.outputs, estimate)
+        estimate = measure_estimate(file.simulation, self._estimates, file)
+        fidelity = measure_fidelity(file.simulation, batch, divisions, checked.outputs, estimate)
         return Verification(
             checked.parity,
             checked.exactness,
@@ -258,7 +257,7 @@ class Quantized(Summarized, InProcess):
             checked.portability,
             checked.missing,
             checked.remarks,
-            checked.other_sizes,
+            with_more_samples(file.simulation, checked.other_sizes, self._estimates, file),
         )
 
     @exclusive

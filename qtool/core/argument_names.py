@@ -5,7 +5,7 @@ Sentences for users name arguments by `argument`, so that everybody reads what t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from shlex import quote
 from typing import TypeVar
@@ -70,4 +70,15 @@ def _in_python(option: str, value: object) -> object:
     """Return the value of an option as Python has it, where it is not the one of the command."""
     if option == "--recover":
         return [value]
+    if option == "--dynamic" and isinstance(value, tuple):
+        return _dynamic_sizes(value)
     return dict([str(value).split("=")]) if option == "--state" else value
+
+
+def _dynamic_sizes(dimensions: Iterable[str]) -> dict[str, dict[int, str]]:
+    """Return dimensions ("INPUT:DIM") as the argument of Python, which names the batch, too."""
+    sizes: dict[str, dict[int, str]] = {}
+    for text in dimensions:
+        name, _, axis = text.rpartition(":")
+        sizes.setdefault(name, {0: "batch"})[int(axis)] = f"{name}_{axis}".replace(".", "_")
+    return sizes

@@ -68,7 +68,8 @@ class QuantizeOptions(OptionRecord):
             learned-scales.
         ignore: leave a node in float: its name, a glob such as head.*, re: and a regex, or op: and
             an operator such as op:linear. Repeatable.
-        dynamic: dimension whose size varies at run time, besides dimension 0 of every input.
+        dynamic: dimension whose size varies at run time, besides dimension 0 of every input and
+            those that differ between the first batches.
     """
 
     target: str | None = option(None, kind="target")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def db(value: float | None) -> str:
@@ -32,6 +32,11 @@ def share(value: float) -> str:
 def part(value: int, whole: int) -> str:
     """A number out of a number: "all 450", "449 of 450"."""
     return f"all {whole:,}" if value == whole > 1 else f"{value:,} of {whole:,}"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return sizes of dimensions in words: "height 64, width 96"."""
+    return ", ".join(f"{name} {size}" for name, size in sizes.items())
 
 
 def quantity(value: int, noun: str) -> str:

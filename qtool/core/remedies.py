@@ -20,13 +20,11 @@ class Argument:
         name: its name on the command line, as for `argument`.
         value: value to pass; None: the user's choice.
         text: clause in the imperative; {} is the argument as the user spells it.
-        replaces: name of the argument to leave out for it; "" for none.
     """
 
     name: str
     value: object = None
     text: str = "give {}"
-    replaces: str = ""
 
     def __str__(self) -> str:
         return self.text.replace("{}", argument(self.name, self.value))

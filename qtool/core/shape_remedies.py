@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.torch_package import has_torch
 
 NORMALISED = "then the mean and standard deviation of the training, if it had any"
@@ -62,12 +62,15 @@ def type_remedies(expected: str, actual: str, values: Any) -> list[DataEdit]:
     ]
 
 
-def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEdit]:
-    """Return what to write for a tensor without a batch or with its channels last.
+def shape_remedies(
+    expected: Sequence[Any], shape: Sequence[int], name: str = ""
+) -> list[DataEdit | Argument]:
+    """Return what to write for a tensor without a batch, with its channels last, or of other sizes.
 
     Args:
         expected: sizes of the input; what is no int is a dynamic size.
         shape: sizes of the tensor.
+        name: name of the input of a graph that could be captured with other dynamic sizes.
     """
 
     def fits(sizes: Sequence[int]) -> bool:
@@ -81,6 +84,13 @@ def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEd
         return [AS_LABELS]
     if len(shape) == 4 and fits([shape[axis] for axis in (0, 3, 1, 2)]):
         return [_edit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
+    if name and len(shape) == len(expected):
+        axes = [
+            f"{name}:{axis}"
+            for axis, (e, s) in enumerate(zip(expected, shape, strict=True))
+            if axis and isinstance(e, int) and e != s
+        ]
+        return [Argument("--dynamic", tuple(axes), "for sizes that vary give {}")] if axes else []
     return []
 
 

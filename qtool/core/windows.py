@@ -15,7 +15,7 @@ def spans(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
     return [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
 
 
-def window_count(size: Any, span: int, stride: int, pads: int = 0) -> Any:
+def window_count(size: int, span: int, stride: int, pads: int = 0) -> int:
     """Return how many windows lie in the image with its padding; <= 0 if it is too small.
 
     Args:

@@ -180,11 +180,15 @@ def _beta_share(x: float, a: float, b: float) -> float:
     return scale * (fraction - 1)
 
 
+FEWEST = 6
+"""Values that tell a 95 % interval of their median."""
+
+
 def median_interval(values: Array) -> tuple[float, float]:
     """Return the 95 % interval of the median of which values are a sample.
 
-    Between order statistics it interpolates (Hettmansperger and Sheather 1986). With fewer than 6
-    values it is from the smallest to the largest.
+    Between order statistics it interpolates (Hettmansperger and Sheather 1986). With fewer
+    than `FEWEST` values it is from the smallest to the largest.
     """
     ordered = np.sort(values)
     n = len(ordered)

@@ -103,19 +103,19 @@ class Measured:
     output: str = ""
 
 
-def _keep_nothing(outputs: Outputs, _: VectorOutput) -> Any:
+def _keep_nothing(outputs: Outputs, _: VectorOutput) -> Array:
     return np.zeros((len(outputs[0]) if outputs[0].ndim else 1, 0), np.float32)
 
 
-def _keep_first(outputs: Outputs, _: VectorOutput) -> Any:
+def _keep_first(outputs: Outputs, _: VectorOutput) -> Array:
     return outputs[0]
 
 
-def _keep_all(outputs: Outputs, _: VectorOutput) -> Any:
+def _keep_all(outputs: Outputs, _: VectorOutput) -> tuple[Array, ...]:
     return tuple(outputs)
 
 
-def _keep_vectors(outputs: Outputs, output: VectorOutput) -> Any:
+def _keep_vectors(outputs: Outputs, output: VectorOutput) -> Array:
     return output.vectors(outputs)
 
 
@@ -161,7 +161,7 @@ def _statistic(function: Callable[[Array], float], real: Array, other: Array) ->
     return lambda index: (function(real[index]), function(other[index]))
 
 
-def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
+def _agreement(samples: Samples, labels: Array, _: int) -> Measured:
     known = samples.statistics
     if known.tokens.sum():
         terms = [np.stack([known.equal[i], known.tokens], 1) for i in (0, 1)]
@@ -201,7 +201,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
     return Measured(f"agreement ({kind})", False, True, known.samples, values, output=of)
 
 
-def _top(samples: Samples, labels: Any, count: int) -> Measured:
+def _top(samples: Samples, labels: Array, count: int) -> Measured:
     known = samples.statistics
     check_labels(labels, known.samples)
     if known.classes.shape[2] < count:
@@ -223,7 +223,7 @@ def _most_frequent(numbers: Array) -> tuple[int, float]:
     return int(values[counts.argmax()]), float(counts.max() / len(numbers))
 
 
-def _perplexity(samples: Samples, labels: Any, _: int) -> Measured:
+def _perplexity(samples: Samples, labels: Array, _: int) -> Measured:
     known = samples.statistics
     if known.scores != NEXT_TOKENS:
         raise DataError("the float file is no causal language model, so it has no perplexity")
@@ -237,12 +237,12 @@ def _ratio(terms: Array) -> float:
     return float(total[0] / total[1]) if total[1] else math.nan
 
 
-def _f1(samples: Samples, labels: Any, _: int) -> Measured:
+def _f1(samples: Samples, labels: Array, _: int) -> Measured:
     terms = f1_terms(*samples.outputs, labels)
     return Measured("F1", True, True, len(labels), _statistic(mean_f1, *terms))
 
 
-def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
+def _spearman(samples: Samples, labels: Array, _: int) -> Measured:
     rows = []
     for output in samples.outputs:
         numbers = output.reshape(len(output), -1).astype(np.float64)
@@ -260,7 +260,7 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
     return Measured("Spearman", False, True, len(labels), values, output=samples.of)
 
 
-def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
+def _regression(name: str, samples: Samples, labels: Array, _: int) -> Measured:
     """Return an error of predicted numbers, or R2."""
     known = samples.statistics
     targets = targets_of(known, labels)
@@ -276,13 +276,13 @@ def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
     return Measured(name, False, False, known.samples, mean)
 
 
-def _recall(samples: Samples, labels: Any, count: int) -> Measured:
+def _recall(samples: Samples, labels: Array, count: int) -> Measured:
     check_labels(labels, len(samples.outputs[0]))
     hits = [recall_hits(o, labels.reshape(-1), count) for o in samples.outputs]
     return replace(_shares(f"recall@{count}", *hits), output=samples.of)
 
 
-def _map(samples: Samples, labels: Any, _: int) -> Measured:
+def _map(samples: Samples, labels: Array, _: int) -> Measured:
     real = samples.outputs[0]
     if real.ndim != 2:
         raise DataError("mAP needs [samples, classes] scores as the first output")
@@ -295,7 +295,7 @@ def _map(samples: Samples, labels: Any, _: int) -> Measured:
     return Measured("mAP", True, True, len(real), _statistic(average_precision, *terms))
 
 
-def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
+def _wer(samples: Samples, labels: Array, blank: int) -> Measured:
     check_labels(labels[:, 0] if labels.ndim == 2 else labels, len(samples.outputs[0]))
     if labels.ndim != 2 or labels.dtype.kind not in "iu":
         raise DataError("WER needs labels of whole numbers, [samples, words], padded with -1")

@@ -72,6 +72,7 @@ apart."""
 ENOUGH = 16  # compared samples, tokens or values, to judge an output by them
 _DECIDING = 2**22  # values that decide on the kind of an output
 _CHUNK = 256  # rows
+_FEWEST = 8  # samples whose margins tell what others have
 _LEAST_SPREAD = 1e-10  # of the power: below, numbers are constant but for rounding
 
 
@@ -91,6 +92,8 @@ class OutputAgreement(NamedTuple):
         shift: mean difference from the float model's scores where those are above the limit, of
             DETECTION; None of others.
         tokens: share of equal tokens, of TEXT; None of others.
+        expected: share of equal classes to expect of new samples, of CLASS where samples are few,
+            see `_expected_share`; None of others.
     """
 
     output: str
@@ -102,17 +105,25 @@ class OutputAgreement(NamedTuple):
     interval: tuple[float, float] | None = None
     shift: float | None = None
     tokens: float | None = None
+    expected: float | None = None
+
+    @property
+    def on_new(self) -> float:
+        """The value to expect of new samples."""
+        return self.value if self.expected is None else self.expected
 
     @property
     def headline(self) -> str:
-        """The value alone, in words."""
+        """The value to expect alone, in words."""
+        if self.expected is not None:
+            return f"same class {number_texts.share(self.expected)} expected"
         return str(self._replace(kl=None, shift=None, tokens=None))
 
     @property
     def is_near(self) -> bool:
         """Whether the output hardly differs in what it is used for."""
         close = self.kl is not None and self.kl <= NEAR_KL
-        return close or self.value >= NEAR
+        return close or self.on_new >= NEAR
 
     @property
     def keeps_numbers(self) -> bool:
@@ -156,7 +167,7 @@ class OutputAgreement(NamedTuple):
 
     def with_interval(self) -> str:
         """Return the text of a summary: the value, its interval, and the divergence or shift."""
-        text = self.headline
+        text = self._replace(expected=None).headline
         if self.interval is not None:
             exact = self.kind in (COSINE, NUMBERS)
             ends = (min(e, 0.9999) if e < 1 else 1.0 for e in self.interval)
@@ -170,6 +181,8 @@ class OutputAgreement(NamedTuple):
             return f", their scores {self.shift:+.3f}"
         if self.tokens is not None:
             return f", same token {number_texts.share(self.tokens)}"
+        if self.expected is not None and self.compared:
+            return f", {number_texts.share(self.expected)} expected"
         return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
 
 
@@ -252,7 +265,27 @@ def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
         return texts
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    return _same_values(name, kind, real, coded, rows)._replace(kl=kl)
+    expected = _expected_share(a[rows], b[rows]) if kind == CLASS else None
+    return _same_values(name, kind, real, coded, rows)._replace(kl=kl, expected=expected)
+
+
+def _expected_share(a: Array, b: Array) -> float | None:
+    """Return the share of equal best classes to expect of new samples; None where samples are many
+    or very few, or values are not finite.
+
+    A dozen samples have no change of class, or one of a dozen. Their margins and errors tell more:
+    any error, with either sign, may meet any margin between the two best classes.
+
+    Args:
+        a: scores of the float model, [samples, classes].
+        b: those of the quantized model.
+    """
+    if not _FEWEST <= len(a) <= _CHUNK or not np.isfinite(b).all():
+        return None
+    is_share, best = sums_to_one(a, -1), np.argsort(a, -1)[:, -2:]
+    pairs = (np.take_along_axis(x.astype(np.float64), best, -1) for x in (a, b))
+    margins, others = (np.diff(_log_probabilities(pair, is_share))[:, 0] for pair in pairs)
+    return 1 - float((np.abs(others - margins) > margins[:, None]).mean()) / 2
 
 
 def _same_values(name: str, kind: str, a: Array, b: Array, rows: Array) -> OutputAgreement:

@@ -13,7 +13,7 @@ from qtool.metrics.intervals import CONFIDENCE
 from qtool.metrics.metric import Metric, make_metric
 from qtool.metrics.sample_statistics import CLASSES, SampleStatistics
 
-BY_FUNCTION = Argument("--eval", text="use a function of both, with {}", replaces="--labels")
+BY_FUNCTION = Argument("--eval", text="use a function of both, with {}")
 """Remedy of labels that the outputs are not compared with."""
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -158,7 +159,7 @@ def _argument_of_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | Non
     return _scaled(module, _clamped(module, node, 1.0, 0.5), 1 / 6)
 
 
-def _clamped(module: fx.GraphModule, node: Any, high: float, offset: float) -> fx.Node | None:
+def _clamped(module: fx.GraphModule, node: Argument, high: float, offset: float) -> fx.Node | None:
     """Return x of clamp(x + offset, 0, high)."""
     if not is_call(node, aten.clamp.default) or tuple(node.args[1:]) != (0.0, high):
         return None
@@ -168,7 +169,7 @@ def _clamped(module: fx.GraphModule, node: Any, high: float, offset: float) -> f
     return None
 
 
-def _scaled(module: fx.GraphModule, node: Any, factor: float) -> fx.Node | None:
+def _scaled(module: fx.GraphModule, node: Argument, factor: float) -> fx.Node | None:
     """Return x of x * factor, in any spelling."""
     if is_call(node, torch_ops.rescale) and _is(module, node.args[1], factor):
         return G.source(node)
@@ -180,7 +181,7 @@ def _scaled(module: fx.GraphModule, node: Any, factor: float) -> fx.Node | None:
     return None
 
 
-def _is(module: fx.GraphModule, value: Any, wanted: float) -> bool:
+def _is(module: fx.GraphModule, value: Argument, wanted: float) -> bool:
     constant = number(module, value)
     return constant is not None and math.isclose(constant, wanted, rel_tol=1e-6)
 

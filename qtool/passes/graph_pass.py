@@ -28,7 +28,6 @@ class GraphPass:
         leftover: returns the first node that the pass should have removed, or None.
         reason: why a target wants it; the plan shows it.
         detail: returns what the plan adds to the reason, of the graph before the pass; "" for none.
-        needs_whole_graph: the pattern may span blocks, so that a part of the graph is not enough.
     """
 
     name: str
@@ -36,7 +35,6 @@ class GraphPass:
     leftover: Callable[[fx.GraphModule], fx.Node | None] = lambda _: None
     reason: str = ""
     detail: Callable[[fx.GraphModule], str] = lambda _: ""
-    needs_whole_graph: bool = False
 
     def reason_for(self, module: fx.GraphModule) -> str:
         """Return the reason with the detail of a graph that the pass has not run on."""

@@ -102,7 +102,7 @@ def _without_pad(pool: fx.Node) -> fx.Node:
     return insert_before(pool, pool.target, (x, kernel, stride, [0] * len(sides), dilation, False))
 
 
-def _allowed(size: Any, begin: int, kernel: int, dilation: int) -> bool:
+def _allowed(size: int | torch.SymInt, begin: int, kernel: int, dilation: int) -> bool:
     """Return whether a pool may pad by `begin` at both ends of an axis."""
     holds = type(size) is not int or size + 2 * begin > dilation * (kernel - 1)
     return 2 * begin <= kernel and holds

@@ -126,7 +126,6 @@ rotary = GraphPass(
     _rewrite,
     first_match(_parts),
     reason="one kernel of the runtime replaces seven",
-    needs_whole_graph=True,  # all layers share the angles
 )
 
 
@@ -274,5 +273,4 @@ rotary_attention = GraphPass(
     "rotary_attention",
     _fuse,
     reason="the kernel of attention rotates and splits heads itself",
-    needs_whole_graph=True,  # all layers share the angles
 )

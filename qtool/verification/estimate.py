@@ -18,7 +18,7 @@ from qtool.core import number_texts
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
-from qtool.metrics.intervals import median_interval
+from qtool.metrics.intervals import FEWEST, median_interval
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.output_errors import OutputErrors, finite_or_inf
 
@@ -207,7 +207,8 @@ class Estimate(JsonRecord):
         return f"{shown}{more} (medians of {self.source}{spread}{place})"
 
     def _spread(self, each: OutputEstimate) -> str:
-        between = f"95 % interval {_bare(each.low_db)} to {_bare(each.high_db)}"
+        share = "95 % interval " if self.samples >= FEWEST else ""
+        between = f"{share}{_bare(each.low_db)} to {_bare(each.high_db)}"
         pooled = _bare(each.pooled_db)
         if each.pooled_db is not None and (self.unsure > _ROUGH or self.caution):
             pooled = f"at most {math.ceil(each.pooled_db)}"

@@ -154,7 +154,7 @@ class Fidelity(JsonRecord):
             if not each.is_near and not (each.output in clear and each.keeps_numbers)
         ]
         if far:
-            return min(far, key=lambda each: each.value).headline
+            return min(far, key=lambda each: each.on_new).headline
         known = {each.output for each in self.estimate.agreements if not each.caution}
         figures = [
             db

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qtool.core.number_texts import quantity
+from qtool.core.number_texts import quantity, sizes_text
 from qtool.core.summary import Result, Summary
 from qtool.verification.coverage import Coverage
 from qtool.verification.exactness import Exactness
@@ -19,19 +20,24 @@ class SizeCheck:
     """A file at other sizes of its dynamic dimensions.
 
     Attributes:
-        sizes: the sizes, in words: "height 64, width 96".
-        sqnr_db: SQNR of the worst float output against the float model, dB; None without noise.
+        sizes: name of a dimension -> its size.
+        sqnr_db: SQNR of the worst float output against the float model, dB, the median of the
+            samples; None without noise.
         wrong: what differs from the model; "" if nothing does.
         dimensions: names of the dimensions that cause it.
+        samples: number of samples of that SQNR; 0 where no output is float.
     """
 
-    sizes: str
+    sizes: Mapping[str, int]
     sqnr_db: float | None
     wrong: str = ""
     dimensions: tuple[str, ...] = ()
+    samples: int = 0
 
     def __str__(self) -> str:
-        return f"{self.sizes}: {self.wrong or decibels_text(self.sqnr_db)}"
+        figure = f"{decibels_text(self.sqnr_db)} of {quantity(self.samples, 'sample')}"
+        figure = figure if self.samples else "the same shapes"
+        return f"{sizes_text(self.sizes)}: {self.wrong or figure}"
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def test_it_depends_on_the_version(
 ) -> None:
     monkeypatch.setattr(runtime_module, "version_of", lambda package: installed)
     rewrite = lambda model: model.append("rewritten")  # noqa: E731
-    row = Workaround("k", "p", "why", rewrite, "1.31", since, fixed_in)
+    row = Workaround("k", "p", "why", rewrite, since, fixed_in)
     model: list[str] = []
     apply_workarounds(model, [row])
     assert bool(model) is applied

@@ -152,7 +152,7 @@ def test_layers_larger_than_a_block_are_split(
     assert not found.notes
     qtool.quantize(filled(folder, 1), samples(), **options).export(tmp_path / "one.onnx")
     assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
-    form = {row.node: row.form for block in found.blocks for row in block.nodes}
+    form = {row.node: row.form for block in found.blocks for row in block.checks.nodes}
     assert form["layers.0.up.1"] == ("float" if rules else "dynamic")
 
 

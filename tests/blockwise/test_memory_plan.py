@@ -14,7 +14,7 @@ import qtool
 from qtool.algorithms.exclusive_layers import Layer, LayerCall
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
-from qtool.blockwise.checkpoint import BlockRecord, file_digest, open_checkpoint
+from qtool.blockwise.checkpoint import BlockChecks, BlockRecord, file_digest, open_checkpoint
 from qtool.blockwise.layer_moments import (
     InputMoments,
     LayerMoments,
@@ -45,8 +45,8 @@ def test_tensors_that_no_block_reads_any_more(
         record.block(0).write_bytes(b"")
         digest = file_digest(record.block(0))
         parity = Parity(0, Difference(0.0, 0.0), None, None)
-        results = (), parity, None, Coverage("", ())
-        record.add(BlockRecord("a block", digest, {}, 0, (), (), *results))
+        checks = BlockChecks((), parity, None, Coverage("", ()))
+        record.add(BlockRecord("a block", digest, {}, 0, (), (), checks))
     with open_checkpoint(path, {}, Ranks()) as record:
         assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]

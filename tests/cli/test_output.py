@@ -137,7 +137,7 @@ def test_colour_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         file = io.StringIO()
         console = Console(file=file, force_terminal=True, width=100)
         monkeypatch.setattr(output, "Console", lambda c=console, **_: c)
-        output.show(Result(), as_json=False)
+        output.show(Result())
         assert "size" in file.getvalue()
         assert ("\x1b[32m" in file.getvalue() or "32m" in file.getvalue()) is bold
 

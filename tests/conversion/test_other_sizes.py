@@ -137,15 +137,37 @@ def test_other_sizes_are_measured(tmp_path: Path) -> None:
     dims = {"x": {0: "batch", **IMAGE}}
     quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
     result = quantized.export(tmp_path / "m.onnx")
-    assert [check.sizes for check in result.other_sizes] == [
-        *("height 16, width 36", "height 48, width 60")
-    ]
+    sizes = [{"height": 16, "width": 36}, {"height": 48, "width": 60}]
+    assert [check.sizes for check in result.other_sizes] == sizes
     assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
-    assert "other sizes" in str(result)
+    assert "other sizes  height 16, width 36: " in str(result)
     batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], accuracy="fast").export(
         tmp_path / "b.onnx"
     )
     assert batch_only.other_sizes == ()
+
+
+def test_samples_for_the_estimate_measure_other_sizes_too(tmp_path: Path) -> None:
+    """Batches of one sample, of which the check runs the first."""
+    data = [torch.randn(1, 3, 32, 48) for _ in range(40)]
+    model, dims = Net(BODIES["average"]).eval(), {"x": {0: "batch", **IMAGE}}
+    quantized = qtool.quantize(model, data, dynamic=dims, accuracy="fast")
+    checks = quantized.export(tmp_path / "m.onnx").other_sizes
+    assert [check.samples for check in checks] == [8, 8]
+    assert str(checks[0]).endswith(" dB of 8 samples")
+    for check in checks:
+        shape = (64, 3, *check.sizes.values())
+        assert check.sqnr_db == pytest.approx(_sqnr(model, tmp_path / "m.onnx", shape), abs=3)
+
+
+def test_an_output_of_classes_has_no_sqnr_at_other_sizes(tmp_path: Path) -> None:
+    model = Net(lambda m, _, d: m.head(d).argmax(1)).eval()
+    dims = {"x": {0: "batch", **IMAGE}}
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims, accuracy="fast")
+    checks = quantized.export(tmp_path / "m.onnx").other_sizes
+    assert [str(check) for check in checks] == [
+        *("height 16, width 36: the same shapes", "height 48, width 60: the same shapes")
+    ]
 
 
 def test_a_file_that_was_run_at_one_size_says_so(

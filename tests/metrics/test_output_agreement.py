@@ -196,3 +196,23 @@ def test_scores_with_nan_are_another_class() -> None:
     broken[np.arange(20), real.argmax(1)] = np.nan
     agreement = output_agreement("logits", real, broken)
     assert agreement.value == 0
+
+
+def test_changes_of_class_are_expected_by_margins() -> None:
+    rng = np.random.default_rng(0)
+    real = 2 * rng.normal(size=(4096, 5))
+    coded = real + 0.04 * rng.normal(size=real.shape)
+    truth = float((real.argmax(1) == coded.argmax(1)).mean())
+    rows = [rng.choice(4096, 12, replace=False) for _ in range(200)]
+    each = [output_agreement("logits", real[r], coded[r]) for r in rows]
+    counted, expected = (
+        np.array([getattr(e, name) for e in each]) for name in ("value", "expected")
+    )
+    assert abs(expected.mean() - truth) < 0.003
+    assert np.abs(expected - truth).mean() < 0.7 * np.abs(counted - truth).mean()
+    unseen = next(e for e in each if e is not None and e.value == 1 and not e.is_near)
+    assert unseen.headline.endswith("% expected")
+    many = output_agreement("logits", real, coded)
+    assert many is not None
+    assert many.expected is None
+    assert many.value == truth

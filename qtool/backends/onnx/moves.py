@@ -9,13 +9,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from qtool.core.types import Array
+
+Elements = TypeVar("Elements", torch.Tensor, Array)
 
 _END = 2**31 - 1  # "to the end" in a Slice
 _BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same in ONNX Runtime if the step is negative
@@ -43,7 +45,7 @@ def axes_of(call: Call, axes: Array | None) -> list[int] | None:
     return call.get("axes") if axes is None else [int(a) for a in axes.ravel()]
 
 
-def identity(call: Call, x: Any) -> Any:
+def identity(call: Call, x: Elements) -> Elements:
     return x
 
 
@@ -53,7 +55,7 @@ def reshape(call: Call, x: torch.Tensor, shape: Array) -> torch.Tensor:
     return x.reshape(sizes)
 
 
-def _is(size: Any, number: int) -> bool:
+def _is(size: int | torch.SymInt, number: int) -> bool:
     """Compare a size with a number; a symbol is not evaluated, which would specialize it."""
     return isinstance(size, int) and size == number
 
@@ -70,7 +72,7 @@ def transpose(call: Call, x: torch.Tensor) -> torch.Tensor:
     return x.permute(call.get("perm", list(range(x.dim()))[::-1]))
 
 
-def squeeze(call: Call, x: Any, axes: Array | None = None) -> Any:
+def squeeze(call: Call, x: Elements, axes: Array | None = None) -> Elements:
     where = axes_of(call, axes)  # ONNX Runtime removes all dimensions of 1 for an empty list, too
     return x.squeeze(tuple(where)) if where else x.squeeze()
 
@@ -82,7 +84,9 @@ def unsqueeze(call: Call, x: Any, axes: Array | None = None) -> Any:
     return x
 
 
-def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
+def reduction(
+    function: Callable[..., torch.Tensor], noop: bool = True
+) -> Callable[..., torch.Tensor]:
     """Return a reduction over axes.
 
     Args:
@@ -115,7 +119,7 @@ def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
     return tuple(slices)
 
 
-def slice_elements(call: Call, x: Any, *rest: Any) -> Any:
+def slice_elements(call: Call, x: Any, *rest: Array | None) -> Any:
     where = tuple(map(_clamp_start, _slices(call, x.ndim, rest), x.shape))
     if isinstance(x, torch.Tensor):
         back = [d for d, s in enumerate(where) if isinstance(s.step, int) and s.step < 0]
@@ -128,7 +132,7 @@ def slice_elements(call: Call, x: Any, *rest: Any) -> Any:
     return x[where]
 
 
-def _clamp_start(part: slice, size: Any) -> slice:
+def _clamp_start(part: slice, size: int | torch.SymInt) -> slice:
     """Clamp the start of a negative step to the first element; Python returns nothing there."""
     start, step = part.start, part.step
     if not all(isinstance(n, int) for n in (start, step, size)):
@@ -136,7 +140,7 @@ def _clamp_start(part: slice, size: Any) -> slice:
     return slice(0, part.stop, step) if step < 0 < size and start < -size else part
 
 
-def _reversed_slice(call: Call, backwards: slice, size: Any) -> slice:
+def _reversed_slice(call: Call, backwards: slice, size: int | torch.SymInt) -> slice:
     """Return the slice with a positive step that selects the same elements of the flipped axis."""
     start, stop, step = backwards.start, backwards.stop, backwards.step
     if isinstance(size, int) and not any(map(_is_dynamic, (start, stop))):
@@ -164,7 +168,7 @@ def gather(call: Call, x: torch.Tensor, index: Any) -> torch.Tensor:
     return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
-def non_negative_index(call: Call, x: Any, index: Any, axis: int) -> Any:
+def non_negative_index(call: Call, x: torch.Tensor, index: Any, axis: int) -> Any:
     """Add the size to negative indices, which torch's operators do not support."""
     constant = call.constants.get(1)
     if constant is None or not (constant < 0).any():

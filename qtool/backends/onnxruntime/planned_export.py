@@ -106,7 +106,6 @@ class OnnxExport:
             lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
             self.simulation.graph,
             max(form.opset, _OPSET_OF_16_BITS) if self._has_16_bits else form.opset,
-            form.ir_version,
             self._metadata,
             form.contrib,
             known,

@@ -49,7 +49,6 @@ REDUCE_EXTREMES = Workaround(
     package="openvino",
     reason="a FakeQuantize fused into ReduceMax or ReduceMin makes it round to unsigned integers",
     rewrite=isolate_reduce_extremes,
-    seen_in="2026.4",
     upstream="https://github.com/openvinotoolkit/openvino/pull/24704",
     reproduction="test_openvino.py::test_quantized_extreme_is_rounded_to_an_unsigned_integer",
 )
@@ -96,7 +95,6 @@ SINGLE_AXIS_PADS = Workaround(
     package="openvino",
     reason="the dequantization behind a pad of one axis loses its zero point",
     rewrite=widen_single_axis_pads,
-    seen_in="2026.4",
     upstream="https://github.com/openvinotoolkit/openvino/pull/5316",
     reproduction="test_openvino.py::test_pad_of_one_axis_is_off_by_the_zero_point",
 )

@@ -26,7 +26,10 @@ from qtool.core.errors import DataError
 from qtool.core.log import log_note
 from qtool.core.user_code import attribute
 
-__all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
+__all__ = ["AHEAD", "Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
+
+AHEAD = 4
+"""Batches that are read before a capture."""
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:
@@ -80,22 +83,21 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     return stream if size is None else batches_of_size(size, stream)
 
 
-def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:
-    """Return the first batch, and data that still begins with it.
+def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[list[Batch], Iterable[Any]]:
+    """Return the first batches, whose sizes show which vary, and data that still begins with them.
 
     Returns:
-        (None if the data is empty, the data itself if it can be read again, else a chained
-        iterator).
+        (The first `AHEAD` batches, or one if the data can be read only once; the data itself if it
+        can be read again, else a chained iterator.)
 
     Raises:
         DataError: see `batches`.
     """
     data = whole_arrays(data, None if model is None else Arguments.of(model))
+    once = iter(data) is data
     stream = batches(data, model)
-    first = next(stream, None)
-    if first is None or iter(data) is not data:
-        return first, data
-    return first, itertools.chain([first], stream)
+    first = list(itertools.islice(stream, 1 if once else AHEAD))
+    return first, itertools.chain(first, stream) if once else data
 
 
 def _read(items: Items, model: nn.Module | None, arguments: Arguments) -> Iterator[Batch]:

@@ -167,15 +167,6 @@ class Executor:
             total -= sum(self.calls[j].elements for j in dead_after.get(i, ()) if j in self.calls)
         return peak
 
-    def compute(
-        self, name: str, values: Values, points: Set[str], changed: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the value of one node from those it reads; `changed` replaces some, by name."""
-        known = list(values)
-        for other, value in (changed or {}).items():
-            known[self.indices[other]] = value
-        return self._compute(self.calls[self.indices[name]], known, points)
-
     @property
     def reads(self) -> dict[int, Collection[int]]:
         """Number of a computed node -> the nodes whose values it reads."""

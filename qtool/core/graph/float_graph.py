@@ -315,5 +315,5 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     if not fits:
         raise DataError(
             f"{where} has shape {list(actual.shape)}, the model takes {expected}",
-            *shape_remedies(expected.shape, actual.shape),
+            *shape_remedies(expected.shape, actual.shape, expected.name),
         )

@@ -15,6 +15,7 @@ import torch
 
 from qtool.core.data import Batch
 from qtool.core.graph.float_graph import FloatGraph
+from qtool.core.number_texts import sizes_text
 from qtool.core.random_inputs import is_cache
 
 ROWS = 2
@@ -46,7 +47,7 @@ class OtherSize:
     expected: Sequence[Any]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {size}" for name, size in self.sizes.items())
+        return sizes_text(self.sizes)
 
 
 def varying_dimensions(graph: FloatGraph) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def at_other_sizes(
     own = {name: sizes[name] for name in names if name in sizes}
     for factors in (_SMALLER, _LARGER):
         for other in _candidates(own, factors):
-            resized = resize(graph, few, {**sizes, **other})
+            resized = resize(graph, few, other)
             if factors is _LARGER and sum(t.numel() for _, t in resized.tensors()) > LARGEST:
                 continue
             if (expected := _outputs(run, resized)) is not None:
@@ -99,9 +100,9 @@ def resize(graph: FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> Batch:
     Args:
         graph: whose inputs they are.
         batch: bound to it.
-        sizes: name -> size of all dynamic dimensions; "a + b" is the sum of two.
+        sizes: name -> size of dynamic dimensions, others stay; "a + b" is the sum of two.
     """
-    tensors = []
+    tensors, sizes = [], {**_sizes(graph, batch), **sizes}
     for spec, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
         for axis, name in enumerate(spec.shape):
             size = _size_of(name, sizes) if isinstance(name, str) else None

@@ -12,7 +12,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
-from typing import Any
 
 import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch
@@ -20,7 +19,13 @@ from torch.utils._sympy.functions import FloorDiv
 
 from qtool.core.errors import CaptureError
 
+Size = int | torch.SymInt
+Shapes = Sequence[Sequence[Size]]
 Sizes = tuple[int | None, ...]
+Hints = dict[sympy.Symbol, int]  # sizes in the example
+Values = Mapping[sympy.Symbol, sympy.Integer]
+Point = tuple[Values, list[Sizes]]  # sizes of the inputs and of the outputs
+Tried = tuple[Values, list[Sizes] | None]
 InferSizes = Callable[[Sequence[tuple[int, ...]]], list[Sizes]]
 """Sizes of the inputs -> sizes of the outputs, None for one that depends on values."""
 
@@ -28,7 +33,7 @@ _POINTS = 9  # the sizes of the example and eight larger ones
 _MIN_POINTS = 4  # that an expression has to fit
 
 
-def symbolic_sizes(infer: InferSizes, shapes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+def symbolic_sizes(infer: InferSizes, shapes: Shapes) -> list[tuple[Size | None, ...]]:
     """Return the sizes of each output: numbers, symbolic sizes, or None if no expression fits.
 
     Args:
@@ -52,8 +57,8 @@ def symbolic_sizes(infer: InferSizes, shapes: Sequence[Sequence[Any]]) -> list[t
 
 
 def _sample_points(
-    infer: InferSizes, shapes: Any, symbolic: list[torch.SymInt]
-) -> Iterator[tuple[Any, Any]]:
+    infer: InferSizes, shapes: Shapes, symbolic: list[torch.SymInt]
+) -> Iterator[Point]:
     hints = _hints(symbolic)
     symbols = sorted(hints, key=str)
     rng = random.Random(0)  # noqa: S311  # so that no symbol follows another by a formula
@@ -66,7 +71,7 @@ def _sample_points(
             yield values, sizes
 
 
-def _sizes_at(infer: InferSizes, shapes: Any, values: dict[Any, Any]) -> list[Sizes] | None:
+def _sizes_at(infer: InferSizes, shapes: Shapes, values: Values) -> list[Sizes] | None:
     try:
         return infer([tuple(_at(s, values) for s in shape) for shape in shapes])
     except CaptureError:
@@ -74,23 +79,23 @@ def _sizes_at(infer: InferSizes, shapes: Any, values: dict[Any, Any]) -> list[Si
 
 
 def _far_points(
-    infer: InferSizes, shapes: Any, hints: Mapping[Any, int], near: Sequence[list[Sizes]]
-) -> Iterator[tuple[Any, Any]]:
+    infer: InferSizes, shapes: Shapes, hints: Hints, near: Sequence[list[Sizes]]
+) -> Iterator[Point]:
     """Yield points at hops of sizes that hardly rise at near points, of each symbol alone."""
     places = [(k, axis) for k, sizes in enumerate(near[0]) for axis in range(len(sizes))]
     slow = [(k, axis) for k, axis in places if len({sizes[k][axis] for sizes in near}) < 3]
     for symbol, hint in hints.items():
 
-        def point(step: int, symbol: Any = symbol, hint: int = hint) -> tuple[Any, Any]:
+        def point(step: int, symbol: sympy.Symbol = symbol, hint: int = hint) -> Tried:
             values = {s: sympy.Integer(n) for s, n in hints.items()}
             values[symbol] = sympy.Integer(hint + step)
             return values, _sizes_at(infer, shapes, values)
 
-        def rises(step: int, since: int, point: Any = point) -> bool:
+        def rises(step: int, since: int, point: Callable[[int], Tried] = point) -> bool:
             before, after = point(since)[1], point(step)[1]
-            return None not in (before, after) and any(
-                before[k][axis] != after[k][axis] for k, axis in slow
-            )
+            if before is None or after is None:
+                return False
+            return any(before[k][axis] != after[k][axis] for k, axis in slow)
 
         if not rises(hint, 0):
             continue
@@ -98,29 +103,29 @@ def _far_points(
         second = bisect_left(range(2 * hint), True, first, key=lambda step: rises(step, first))
         hop = second - first
         steps = (first - 1, first, second - 1, second, hop, 2 * hop, hint)
-        yield from (each for each in map(point, steps) if each[1] is not None)
+        yield from ((at, sizes) for at, sizes in map(point, steps) if sizes is not None)
 
 
-def _hints(symbolic: list[torch.SymInt]) -> dict[Any, int]:
+def _hints(symbolic: list[torch.SymInt]) -> Hints:
     """Return the size of each symbol in the example; 4 for one known only when the model runs."""
-    hints: dict[Any, int] = {}
+    hints: Hints = {}
     for size in symbolic:
-        env = size.node.shape_env
-        known = getattr(env, "backed_var_to_val", None) or env.var_to_val  # torch 2.10; before
+        known = size.node.shape_env.backed_var_to_val
         for symbol in size.node.expr.free_symbols:
             hints[symbol] = int(known.get(symbol, 4))
     return hints
 
 
-def _at(size: Any, values: dict[Any, int]) -> int:
+def _at(size: Size, values: Values) -> int:
     return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else int(size)
 
 
 def _fitted_size(
-    samples: list[Any], terms: list[Any], k: int, axis: int, like: torch.SymInt
-) -> Any:
-    points = [(values, sizes[k][axis]) for values, sizes in samples]
-    if any(size is None for _, size in points):
+    samples: Sequence[Point], terms: list[sympy.Expr], k: int, axis: int, like: torch.SymInt
+) -> Size | None:
+    known = [(values, sizes[k][axis]) for values, sizes in samples]
+    points = [(values, size) for values, size in known if size is not None]
+    if len(points) < len(known):
         return None
     if len({size for _, size in points}) == 1:
         return points[0][1]
@@ -129,11 +134,12 @@ def _fitted_size(
     for expression in _candidates(terms, points):
         if all(expression.xreplace(values) == size for values, size in points):
             hint = points[0][1]
-            return like.node.shape_env.create_symintnode(expression, hint=hint)
+            symbol: torch.SymInt = like.node.shape_env.create_symintnode(expression, hint=hint)
+            return symbol
     return None
 
 
-def _candidates(terms: list[Any], points: list[Any]) -> Iterator[Any]:
+def _candidates(terms: list[sympy.Expr], points: list[tuple[Values, int]]) -> Iterator[sympy.Expr]:
     """Yield expressions, the simplest first, with the constant that fits the first point."""
     pairs = list(combinations_with_replacement(terms, 2))
     every = [*terms, *(a * b for a, b in pairs), *(a + b for a, b in pairs)]

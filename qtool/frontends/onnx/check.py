@@ -26,7 +26,7 @@ from qtool.core.graph.float_tolerance import (
 )
 from qtool.core.remedies import OtherFile, Remedy
 from qtool.core.types import Array
-from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.onnx.onnx_module import OnnxModule, Values
 from qtool.frontends.onnx.open_dimensions import clear_unnamed
 from qtool.frontends.onnx.runtime_values import DRAWS, run_file
 from qtool.frontends.onnx.value_names import label_of
@@ -265,7 +265,7 @@ def _is_near(actual: torch.Tensor, expected: torch.Tensor, inputs: Mapping[str, 
 
 
 def _is_noise(
-    model: OnnxModule, index: int, arguments: Mapping[str, Any], place: int, expected: torch.Tensor
+    model: OnnxModule, index: int, arguments: Values, place: int, expected: torch.Tensor
 ) -> bool:
     """Return whether changing the last bits of the inputs changes the result by a similar amount.
 

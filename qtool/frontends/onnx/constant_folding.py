@@ -33,7 +33,7 @@ _COMPUTED, _COPIES = 2**28, 8
 
 
 def fold_constants(
-    graph: onnx.GraphProto, known: dict[str, Any], source: FileContext
+    graph: onnx.GraphProto, known: dict[str, Array], source: FileContext
 ) -> Iterator[onnx.NodeProto]:
     """Yield the nodes that depend on data; add the results of all others to `known`.
 
@@ -89,7 +89,7 @@ def operator_key(node: onnx.NodeProto) -> str:
 
 
 def _branch(
-    proto: onnx.NodeProto, condition: bool, known: dict[str, Any], taken: set[str]
+    proto: onnx.NodeProto, condition: bool, known: dict[str, Array], taken: set[str]
 ) -> list[onnx.NodeProto]:
     """Return the nodes of one branch of an If, with results under the names of the If.
 
@@ -116,7 +116,9 @@ def _branch(
     return [*graph.node, *ends]
 
 
-def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: FileContext) -> Any:
+def _constant_results(
+    proto: onnx.NodeProto, known: Mapping[str, Array], source: FileContext
+) -> dict[str, Array] | None:
     """Return the results of a node that reads only constants, by name; None if it has to run."""
     if operator_key(proto) == "Constant":
         value = helper.get_attribute_value(proto.attribute[0])
@@ -163,7 +165,9 @@ def _refuse_huge(proto: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
         )
 
 
-def _view_of_mapped(proto: onnx.NodeProto, constants: Mapping[str, Array]) -> Any:
+def _view_of_mapped(
+    proto: onnx.NodeProto, constants: Mapping[str, Array]
+) -> dict[str, Array] | None:
     """Return the result of a node on a mapped array as a view; None if it has to read it."""
     if operator_key(proto) not in ("Transpose", "Identity"):
         return None

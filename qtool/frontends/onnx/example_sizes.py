@@ -48,7 +48,9 @@ def in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
     return tuple(values[n] for n in model.inputs)
 
 
-def check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
+def check_input(
+    name: str, kind: onnx.TypeProto.Tensor, tensor: torch.Tensor, dynamic: Mapping[str, Any]
+) -> None:
     wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
     names = open_dimensions(kind)
     sizes = [names.get(axis, d.dim_value) for axis, d in enumerate(kind.shape.dim)]
@@ -224,7 +226,7 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, Any]) -> FixedInputs
     return FixedInputs({n: tensor_of(a) for n, a in fixed.items()}, tuple(inputs))
 
 
-def _constant(name: str, kind: Any, value: Any) -> Array:
+def _constant(name: str, kind: onnx.TypeProto.Tensor, value: Any) -> Array:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     array = np.asarray(value)
     whole = dtype.kind in "biu"  # a fraction is rounded to the float type of the input

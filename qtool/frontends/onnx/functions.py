@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.backends.onnx.moves import non_negative_index
@@ -37,8 +38,8 @@ _REMEDIES = {
 # ONNX activations as calls of torch.
 
 
-def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def apply(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def softmax(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def apply(call: NodeCall, x: Tensor) -> Tensor:
         if call.opset >= 13:
             return function(x, call.get("axis", -1))
         axis = call.get("axis", 1) % x.dim()  # before opset 13 over this and all later dimensions
@@ -47,9 +48,7 @@ def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return apply
 
 
-def clip(
-    call: NodeCall, x: torch.Tensor, low: Array | None = None, high: Array | None = None
-) -> torch.Tensor:
+def clip(call: NodeCall, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:
     low = call.get("min") if low is None else low
     high = call.get("max") if high is None else high
     kind = float if x.is_floating_point() else int
@@ -61,28 +60,28 @@ def clip(
     return torch.relu(x) if bounds == [0.0, None] else torch.clamp(x, *bounds)
 
 
-def gelu(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def gelu(call: NodeCall, x: Tensor) -> Tensor:
     return F.gelu(x, approximate=call.get("approximate", "none"))
 
 
-def quick_gelu(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def quick_gelu(call: NodeCall, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.702)
     return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
-def swish(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def swish(call: NodeCall, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.0)
     return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
-def hard_sigmoid(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def hard_sigmoid(call: NodeCall, x: Tensor) -> Tensor:
     alpha, beta = call.get("alpha", 0.2), call.get("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return F.hardsigmoid(x)
     return torch.clamp(x * alpha + beta, 0.0, 1.0)
 
 
-def prelu(call: NodeCall, x: torch.Tensor, slope: Any) -> torch.Tensor:
+def prelu(call: NodeCall, x: Tensor, slope: Tensor) -> Tensor:
     """Apply F.prelu to one slope or one per channel; broadcast slopes of any other shape."""
     if slope.numel() == 1:
         return F.prelu(x, slope.reshape(-1))
@@ -96,11 +95,11 @@ def prelu(call: NodeCall, x: torch.Tensor, slope: Any) -> torch.Tensor:
 # engine has, too, are in `qtool.backends.onnx.moves`.
 
 
-def concat(call: NodeCall, *parts: Any) -> torch.Tensor:
+def concat(call: NodeCall, *parts: Tensor) -> Tensor:
     return torch.cat(parts, call.get("axis"))
 
 
-def split(call: NodeCall, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
+def split(call: NodeCall, x: Tensor, sizes: Array | None = None) -> tuple[Tensor, ...]:
     axis = call.get("axis", 0)
     lengths = call.get("split") if sizes is None else sizes.tolist()
     if lengths is None and not isinstance(x.shape[axis], int):
@@ -111,7 +110,7 @@ def split(call: NodeCall, x: Any, sizes: Array | None = None) -> tuple[torch.Ten
     return parts
 
 
-def _split_evenly(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
+def _split_evenly(x: Tensor, axis: int, parts: int) -> tuple[Tensor, ...]:
     """Split a dynamic dimension into equal parts.
 
     If it is too small for that, the last parts are empty; torch.split would return fewer.
@@ -121,12 +120,12 @@ def _split_evenly(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor,
     return tuple(x[(*front, part)] for part in (*slices, slice((parts - 1) * length, None)))
 
 
-def gather_elements(call: NodeCall, x: torch.Tensor, index: Any) -> torch.Tensor:
+def gather_elements(call: NodeCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0)
     return torch.gather(x, axis, non_negative_index(call, x, index, axis).long())
 
 
-def cast(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def cast(call: NodeCall, x: Tensor) -> Tensor:
     return x.to(torch_type(call, call.get("to")))
 
 
@@ -136,21 +135,21 @@ def torch_type(call: NodeCall, kind: int) -> torch.dtype:
     return TORCH_TYPES[kind]
 
 
-def space_to_depth(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def space_to_depth(call: NodeCall, x: Tensor) -> Tensor:
     b = call.get("blocksize")
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
     return blocks.reshape(n, c * b**2, h // b, w // b)
 
 
-def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
+def constant_of_shape(call: NodeCall, shape: Array) -> Tensor:
     value = call.get("value")
     array = np.zeros(1, np.float32) if value is None else np.array(value)  # a writable copy
     kind = torch.from_numpy(array.reshape(-1)).dtype
     return torch.full(shape.tolist(), array.reshape(-1)[0].item(), dtype=kind)
 
 
-def eye_like(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def eye_like(call: NodeCall, x: Tensor) -> Tensor:
     """Return an identity matrix of the input's sizes: a constant, if they are fixed."""
     call.require("k", 0)
     kind = call.get("dtype")
@@ -169,7 +168,9 @@ def recurrent(kind: str) -> Callable[..., Any]:
     whole length count as none.
     """
 
-    def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
+    def apply(
+        call: NodeCall, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, *rest: Any
+    ) -> Any:
         lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
         names = [n.decode() for n in call.get("activations", [])] or _ACTIVATIONS[kind] * len(w)
         partial_lengths = lengths is not None and not _all_whole(call, x.shape[0])

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
 from qtool.core.types import Array
 from qtool.core.windows import fixed_same_pads, last_pad, same_padding, spans
 from qtool.frontends.onnx.node_calls import NodeCall
+
+Known = Array | None  # an input whose value is known without data
 
 
 def _pads(
@@ -59,23 +62,23 @@ def _strides_and_dilations(call: NodeCall, rank: int) -> tuple[list[int], list[i
     return strides, dilations
 
 
-def _equal_pads(begins: Sequence[Any], ends: Sequence[Any]) -> bool:
+def _equal_pads(begins: Sequence[int], ends: Sequence[int]) -> bool:
     """Return whether both ends have the same pads, for all sizes."""
     return all(isinstance(width, int) for width in (*begins, *ends)) and begins == ends
 
 
 def pad_sides(
-    x: torch.Tensor,
+    x: Tensor,
     begins: Sequence[int],
     ends: Sequence[int],
     fill: float | None = None,
     mode: str = "constant",
-) -> Any:
+) -> Tensor:
     pairs = zip(reversed(begins), reversed(ends), strict=True)
     return F.pad(x, [w for pair in pairs for w in pair], mode, fill)
 
 
-def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rank = weight.dim() - 2
     begins, ends = _pads(call, x, weight.shape[2:])
     if not _equal_pads(begins, ends):
@@ -84,7 +87,7 @@ def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torc
     return CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
 
 
-def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv_transpose(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute a transposed convolution; what torch does not crop is sliced off its result."""
     rank = weight.dim() - 2
     strides, dilations = _strides_and_dilations(call, rank)
@@ -102,7 +105,7 @@ def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = Non
     return y if whole else y[(slice(None), slice(None), *parts)]
 
 
-def _crops(call: NodeCall, x: Any, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+def _crops(call: NodeCall, x: Tensor, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return what a transposed convolution crops off the beginnings and off the ends; below 0 at an
     end where output_padding lengthens it."""
     rank, kind = len(kernel), call.get("auto_pad", "NOTSET")
@@ -126,7 +129,7 @@ def _crops(call: NodeCall, x: Any, kernel: Sequence[int]) -> tuple[list[int], li
     return begins, ends
 
 
-def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:
+def gemm(call: NodeCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """Compute a linear layer if it is one; `read_nodes` stores constant weights as [out, in]."""
     a = a.t() if call.get("transA", 0) else a
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
@@ -138,17 +141,17 @@ def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     return product if c is None else product + (c if beta == 1.0 else c * beta)
 
 
-def linear(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
+def linear(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def dropout(call: NodeCall, x: torch.Tensor, ratio: Any = None) -> torch.Tensor:
+def dropout(call: NodeCall, x: Tensor, ratio: Known = None) -> Tensor:
     """Return the input, as in eval mode."""
     _require_inference(call)
     return x
 
 
-def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def max_pool(call: NodeCall, x: Tensor) -> Tensor:
     kernel = call.get("kernel_shape")
     strides, dilations = _strides_and_dilations(call, len(kernel))
     begins, ends = _pads(call, x, kernel, dilated=False)  # as in the runtime
@@ -170,7 +173,7 @@ def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     return MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 
 
-def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def average_pool(call: NodeCall, x: Tensor) -> Tensor:
     kernel = call.get("kernel_shape")
     begins, ends = _pads(call, x, kernel)
     strides, dilations = _strides_and_dilations(call, len(kernel))
@@ -195,32 +198,32 @@ def _require_inference(call: NodeCall) -> None:
 
 
 def batch_norm(
-    call: NodeCall, x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any
-) -> torch.Tensor:
+    call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor
+) -> Tensor:
     call.require("training_mode", 0)
     _require_inference(call)
     epsilon = call.get("epsilon", 1e-5)
     if not call.get("spatial", 1):  # before opset 9: statistics per element
-        normed: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
+        normed: Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
         return normed
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
 
 
-def layer_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
+def layer_norm(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     call.require("stash_type", 1)
     axis = call.get("axis", -1) % x.dim()
     sizes, epsilon = list(x.shape[axis:]), call.get("epsilon", 1e-5)
     if all(t is None or list(t.shape) == sizes for t in (weight, bias)):
         return F.layer_norm(x, sizes, weight, bias, epsilon)
-    plain: torch.Tensor = F.layer_norm(x, sizes, None, None, epsilon) * weight
+    plain: Tensor = F.layer_norm(x, sizes, None, None, epsilon) * weight
     return plain if bias is None else plain + bias
 
 
-def instance_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+def instance_norm(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.instance_norm(x, weight=weight, bias=bias, eps=call.get("epsilon", 1e-5))
 
 
-def group_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+def group_norm(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalize groups; there is one weight per group before opset 21, then one per channel."""
     call.require("stash_type", 1)
     groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
@@ -228,28 +231,28 @@ def group_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch
         weight, bias = (t.repeat_interleave(x.shape[1] // groups) for t in (weight, bias))
     inside = list(x.shape[1:])
     if all(isinstance(size, int) for size in inside) and math.prod(inside) == groups:
-        shifts: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
+        shifts: Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
         return shifts  # each value is its own mean, which torch refuses
     return F.group_norm(x, groups, weight, bias, epsilon)
 
 
-def cumulative_sum(call: NodeCall, x: torch.Tensor, axis: Array) -> torch.Tensor:
+def cumulative_sum(call: NodeCall, x: Tensor, axis: Array) -> Tensor:
     call.require("exclusive", 0)
     call.require("reverse", 0)
     return torch.cumsum(x, int(axis), dtype=x.dtype)
 
 
-def arg_max(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+def arg_max(call: NodeCall, x: Tensor) -> Tensor:
     call.require("select_last_index", 0)
     return torch.argmax(x, call.get("axis", 0), bool(call.get("keepdims", 1)))
 
 
 def divide(call: NodeCall, a: Any, b: Any) -> Any:
-    whole = not any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in (a, b))
+    whole = not any(isinstance(v, Tensor) and v.is_floating_point() for v in (a, b))
     return torch.div(a, b, rounding_mode="trunc") if whole and not isinstance(b, float) else a / b
 
 
-def power(call: NodeCall, a: Any, b: Any) -> Any:
+def power(call: NodeCall, a: Tensor, b: Tensor) -> Tensor:
     """Return a ** b in the dtype of the base."""
     result = torch.pow(a, b)
     return result if result.dtype == a.dtype else result.to(a.dtype)
@@ -260,8 +263,8 @@ _WHERE = "coordinate_transformation_mode"
 
 
 def pad(
-    call: NodeCall, x: Any, pads: Array | None = None, fill: Any = None, axes: Any = None
-) -> Any:
+    call: NodeCall, x: Tensor, pads: Known = None, fill: Known = None, axes: Known = None
+) -> Tensor:
     mode, rank = call.get("mode", "constant"), x.dim()
     widths = list(call.get("pads")) if pads is None else pads.tolist()
     where = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
@@ -280,16 +283,16 @@ def pad(
     return F.pad(x, widths, mode=torch_mode)
 
 
-def upsample(call: NodeCall, x: torch.Tensor, scales: Any = None) -> torch.Tensor:
+def upsample(call: NodeCall, x: Tensor, scales: Known = None) -> Tensor:
     """Compute Upsample, up to opset 9: the coordinates are always asymmetric."""
-    scales = call.get("scales") if scales is None else scales.tolist()
+    factors = call.get("scales") if scales is None else scales.tolist()
     call.require("mode", "nearest")
-    if scales[:2] != [1, 1]:
+    if factors[:2] != [1, 1]:
         raise call.unsupported("resizes the batch or the channels")
-    return F.interpolate(x, None, scales[2:], "nearest")
+    return F.interpolate(x, None, factors[2:], "nearest")
 
 
-def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
+def resize(call: NodeCall, x: Tensor, *rest: Any) -> Tensor:
     call.require("antialias", 0)
     if call.opset < 11:
         return upsample(call, x, *rest)
@@ -321,8 +324,8 @@ def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
 
 
 def _of_all_dimensions(
-    call: NodeCall, x: Any, scales: list[Any] | None, sizes: list[Any] | None
-) -> tuple[list[Any] | None, list[Any] | None]:
+    call: NodeCall, x: Tensor, scales: list[float] | None, sizes: list[int] | None
+) -> tuple[list[float] | None, list[int] | None]:
     """Return scales or sizes of the dimensions in `axes` as those of all dimensions."""
     axes = [a % x.dim() for a in call.get("axes")]
     policy = call.get("keep_aspect_ratio_policy", "stretch")

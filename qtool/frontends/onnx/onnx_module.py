@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,8 @@ _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Le
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _SMALL = 16  # elements; a larger constant of a part is a weight
 _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
-Values = dict[str, Any]
+Value = torch.Tensor | Array | None
+Values = dict[str, Value]
 Decisions = Sequence[tuple[SizeBranch, bool]]
 
 
@@ -188,12 +189,12 @@ class OnnxModule(FileNetwork):
         with torch.no_grad():
             return self._run_nodes(inputs, record=True, whole=whole)
 
-    def run_node(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def run_node(self, index: int, values: Values) -> tuple[Value, ...]:
         """Return the results of one node on the given values."""
         with torch.no_grad():
             return self._run_node(index, values)
 
-    def _run(self, *inputs: torch.Tensor) -> Any:
+    def _run(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         values = self._run_nodes(inputs, whole=False, kept=self._checked_values())
         self._check_decisions(values)
         self._note_squeezes(values)
@@ -210,10 +211,10 @@ class OnnxModule(FileNetwork):
         steps = {i for part in parts for n in part.inputs for i in self.from_sizes.get(n, ())}
         return frozenset(sources.union(*(self.nodes[i].inputs for i in steps)))
 
-    def _check_decisions(self, values: Mapping[str, Any]) -> None:
+    def _check_decisions(self, values: Values) -> None:
         """Check that the branches of Ifs are right at these sizes."""
         for branch, chosen in self.decisions:
-            shapes = {n: values[n].shape for n in branch.sources if values.get(n) is not None}
+            shapes = {n: v.shape for n in branch.sources if (v := values.get(n)) is not None}
             if shapes.keys() < branch.sources:
                 continue  # a value that no node makes any more
             condition = branch.decide(shapes, self.constants)
@@ -225,7 +226,7 @@ class OnnxModule(FileNetwork):
             if symbolic:
                 self.conditions.add((condition.node.expr, BRANCHES))
 
-    def _note_squeezes(self, values: Mapping[str, Any]) -> None:
+    def _note_squeezes(self, values: Values) -> None:
         """Add a condition for each dynamic size that a Squeeze without axes removes where it is 1:
         a traced result has one rank."""
         for node in self.nodes:
@@ -258,21 +259,20 @@ class OnnxModule(FileNetwork):
                     values[name] = None
         return values
 
-    def _record_types(self, values: Mapping[str, Any]) -> None:
+    def _record_types(self, values: Values) -> None:
         for name, value in values.items():
             self.shapes[name] = tuple(getattr(value, "shape", ()))
             if isinstance(value, torch.Tensor):
                 self.source.types[name] = _CODES[value.dtype], value.dim()
 
-    def _run_node(
-        self, index: int, values: Mapping[str, Any], record: bool = False
-    ) -> tuple[Any, ...]:
+    def _run_node(self, index: int, values: Values, record: bool = False) -> tuple[Value, ...]:
         node = self.nodes[index]
         if node.rule is not None and index not in self.fallback:
             inputs, started = [values[n] for n in node.inputs], False
             try:
-                if all(v is None or isinstance(v, np.ndarray) for v in inputs):
-                    sizes = evaluate_shapes(node.key, node.call, inputs)
+                arrays = [v for v in inputs if v is None or isinstance(v, np.ndarray)]
+                if len(arrays) == len(inputs):
+                    sizes = evaluate_shapes(node.key, node.call, arrays)
                     if sizes is not None:
                         return (sizes,)
                 mixed = any(isinstance(v, torch.Tensor) for v in inputs)
@@ -291,17 +291,15 @@ class OnnxModule(FileNetwork):
                 return result if isinstance(result, tuple) else (result,)
         return self._run_in_runtime(index, node, values)
 
-    def _run_in_runtime(
-        self, index: int, node: OnnxNode, values: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
+    def _run_in_runtime(self, index: int, node: OnnxNode, values: Values) -> tuple[Value, ...]:
         """Run a node in ONNX Runtime."""
         tensors: dict[str, torch.Tensor] = {}
         stored: dict[str, Array] = {}
         protos = (*self._computing_sizes(node, values), *node.protos)
         for name in inputs_of(protos):
-            value = values[name]
-            if name in self.constants and (name not in self.attributes or _is_small(value)):
-                stored[name] = value
+            value, constant = values[name], self.constants.get(name)
+            if constant is not None and (name not in self.attributes or _is_small(constant)):
+                stored[name] = constant
             elif isinstance(value, np.ndarray) and all(isinstance(v, int) for v in value.ravel()):
                 kind = _CODES[self.cast.get(name, torch.int64)]
                 stored[name] = value.astype(helper.tensor_dtype_to_np_dtype(kind))
@@ -313,9 +311,7 @@ class OnnxModule(FileNetwork):
         results = dict(zip(outputs, computed, strict=True))
         return tuple(results.get(o) for o in node.outputs)
 
-    def _computing_sizes(
-        self, node: OnnxNode, values: Mapping[str, Any]
-    ) -> Iterator[onnx.NodeProto]:
+    def _computing_sizes(self, node: OnnxNode, values: Values) -> Iterator[onnx.NodeProto]:
         """Yield the nodes with which a part computes the few numbers itself that it reads and that
         follow from sizes, such as how often a Loop runs: its own sizes depend on them."""
         read = [n for n in node.inputs if n in self.from_sizes and _is_dynamic(values[n])]
@@ -328,7 +324,7 @@ class OnnxModule(FileNetwork):
                 renamed.name = f"{node.label}/sizes{position}"
                 yield renamed
 
-    def _argument(self, node: OnnxNode, index: int, value: Any, mixed: bool) -> Any:
+    def _argument(self, node: OnnxNode, index: int, value: Value, mixed: bool) -> Any:
         """Return a value as a rule takes it: sizes as arrays, constants as tensors.
 
         A scalar constant becomes a number if another operand is a tensor (`mixed`).
@@ -340,13 +336,11 @@ class OnnxModule(FileNetwork):
             return value
         if not isinstance(value, np.ndarray):
             return value
-        if value.dtype != object:
-            if value.ndim == 0 and node.key in _SCALARS and mixed:
-                return value.item()
-            if node.key == "Gather" and index == 1 and value.ndim == 0:
-                return value
-        elif value.size == 1 and node.key in _SCALARS and mixed:
+        sizes = value.dtype == object
+        if mixed and node.key in _SCALARS and (value.size == 1 if sizes else value.ndim == 0):
             return value.item()
+        if node.key == "Gather" and index == 1 and value.ndim == 0 and not sizes:
+            return value
         return self.as_tensor(node.inputs[index], value)
 
     def as_tensor(self, name: str, value: Any) -> torch.Tensor:
@@ -365,12 +359,12 @@ class OnnxModule(FileNetwork):
 _TENSOR_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
 
 
-def _is_dynamic(value: Any) -> bool:
+def _is_dynamic(value: Value) -> bool:
     """Return whether a value has a few numbers that are not known while tracing."""
     if isinstance(value, torch.Tensor):
         sizes = value.shape
         return all(isinstance(n, int) for n in sizes) and value.numel() <= _SMALL
-    return not all(isinstance(v, int) for v in value.ravel())
+    return value is not None and not all(isinstance(v, int) for v in value.ravel())
 
 
 def _is_small(array: Array) -> bool:
@@ -382,7 +376,7 @@ def _squeezes_any(node: OnnxNode) -> bool:
     return node.key == "Squeeze" and len(node.inputs) == 1 and not node.call.get("axes")
 
 
-def _fixed_batch(inputs: Iterable[Any]) -> int | None:
+def _fixed_batch(inputs: Iterable[onnx.TypeProto.Tensor]) -> int | None:
     first = [kind.shape.dim[0] if kind.shape.dim else None for kind in inputs]
     sizes = {int(d.dim_value) if d is not None and d.HasField("dim_value") else 0 for d in first}
     size = next(iter(sizes)) if len(sizes) == 1 else 0

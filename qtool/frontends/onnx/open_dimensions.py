@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import onnx
 
@@ -35,7 +34,7 @@ def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto]:
         yield from (i.type for i in (*each.input, *each.output, *each.value_info))
 
 
-def open_dimensions(kind: Any) -> dict[int, str]:
+def open_dimensions(kind: onnx.TypeProto.Tensor) -> dict[int, str]:
     """Return axis -> name of the open dimensions of an input: "batch" and "dim1" where the file has
     no name.
 

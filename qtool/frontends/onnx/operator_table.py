@@ -72,7 +72,7 @@ def _reduced_over_inputs(function: Callable[..., Any]) -> OperatorRule:
 def _activation(function: Callable[..., Any], **attributes: float) -> OperatorRule:
     """Return the rule of an activation with attributes as torch's arguments, in this order."""
 
-    def apply(call: NodeCall, x: Any) -> Any:
+    def apply(call: NodeCall, x: torch.Tensor) -> Any:
         return function(x, *(call.get(name, value) for name, value in attributes.items()))
 
     return OperatorRule(apply, frozenset(attributes))

@@ -59,7 +59,7 @@ class OnnxNode:
 
 def read_nodes(
     model: onnx.ModelProto, external: Mapping[str, Array], conditions: Mapping[str, bool]
-) -> tuple[dict[str, Any], tuple[OnnxNode, ...], FileContext]:
+) -> tuple[dict[str, Array], tuple[OnnxNode, ...], FileContext]:
     """Return constants by name, the nodes to run in order, and the context of the file.
 
     Args:
@@ -72,7 +72,7 @@ def read_nodes(
     """
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    known: dict[str, Any] = {**{i.name: to_array(i) for i in graph.initializer}, **external}
+    known: dict[str, Array] = {**{i.name: to_array(i) for i in graph.initializer}, **external}
     known.update((name, np.array(value)) for name, value in conditions.items())
     source = FileContext(tuple(model.opset_import), model.ir_version, known)
     outputs = {o.name for o in graph.output}
@@ -136,7 +136,7 @@ def _rule_for(proto: onnx.NodeProto, used: frozenset[str]) -> OperatorRule | Non
 def _node(
     protos: tuple[onnx.NodeProto, ...],
     rules: Mapping[int, OperatorRule | None],
-    known: Mapping[str, Any],
+    known: Mapping[str, Array],
     opset: int,
     readers: Mapping[str, int],
 ) -> OnnxNode:
@@ -159,7 +159,7 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
+def _as_linear(node: OnnxNode, known: dict[str, Array]) -> OnnxNode:
     """Turn a product with a constant matrix into a linear layer with weight [out, in]."""
     if node.rule is None or node.key not in ("MatMul", "Gemm") or node.inputs[1] not in known:
         return node
@@ -187,7 +187,7 @@ class _SharedConstants:
     or write it several times. The table of a language model is also its head, transposed.
     """
 
-    def __init__(self, known: dict[str, Any], stored: Iterable[str]) -> None:
+    def __init__(self, known: dict[str, Array], stored: Iterable[str]) -> None:
         """
         Args:
             known: constants by name; an equal one becomes the same array.
@@ -223,7 +223,7 @@ def _with_shared_weights(node: OnnxNode, shared: _SharedConstants) -> OnnxNode:
 
 
 def _fuse_bias(
-    nodes: list[OnnxNode], node: OnnxNode, known: Mapping[str, Any], readers: Mapping[str, int]
+    nodes: list[OnnxNode], node: OnnxNode, known: Mapping[str, Array], readers: Mapping[str, int]
 ) -> bool:
     """Make a constant that `node` adds to the linear layer before it its bias, if it can be.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnxruntime as ort
@@ -160,5 +159,5 @@ def _seed(model: onnx.ModelProto, seed: int) -> None:
             node.attribute.extend([*others, helper.make_attribute("seed", float(seed + index))])
 
 
-def _array(tensor: torch.Tensor, kind: Any) -> Array:
+def _array(tensor: torch.Tensor, kind: onnx.TypeProto.Tensor) -> Array:
     return tensor.numpy(force=True).astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))

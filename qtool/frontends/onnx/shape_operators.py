@@ -21,6 +21,8 @@ from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.types import Array
 from qtool.frontends.onnx.node_calls import NodeCall, UnsupportedForm
 
+ShapeOperator = Callable[..., Array]  # of the call and its inputs
+
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
@@ -63,14 +65,14 @@ def sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
     return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
 
 
-def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(call: NodeCall, *inputs: Any) -> Any:
+def _positional(function: Callable[..., Array]) -> ShapeOperator:
+    def apply(call: NodeCall, *inputs: Array) -> Array:
         return function(*inputs)
 
     return apply
 
 
-def each_element(function: Callable[..., Any]) -> Callable[..., Any]:
+def each_element(function: Callable[..., Any]) -> ShapeOperator:
     """Return an operator that applies a function element by element."""
 
     def apply(call: NodeCall, *inputs: Array) -> Array:
@@ -111,7 +113,7 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
-def _round_float(function: Callable[[Any], Any]) -> Callable[..., Any]:
+def _round_float(function: Callable[[Any], float]) -> ShapeOperator:
     return each_element(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
 
 
@@ -135,7 +137,9 @@ def _product(call: NodeCall, x: Array, *axes: Array) -> Array:
     return product
 
 
-def _extreme(symbolic: Callable[[Any, Any], Any], plain: Callable[[Any, Any], Any]) -> Any:
+def _extreme(
+    symbolic: Callable[[Any, Any], Any], plain: Callable[[Any, Any], Any]
+) -> ShapeOperator:
     """Return an operator on any number of inputs, which compares symbols without evaluating
     them."""
 
@@ -162,7 +166,7 @@ def _are_equal(a: Any, b: Any) -> bool:
     raise UnsupportedForm("a comparison of symbols")
 
 
-SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
+SHAPE_OPERATORS: Mapping[str, ShapeOperator] = {
     "Identity": _positional(lambda x: x),
     "Cast": _cast,
     "Gather": _take,

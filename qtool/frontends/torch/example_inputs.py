@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter
 from typing import Any
@@ -174,12 +174,40 @@ class SuggestedSizes(dict[str, Mapping[int, str]]):
     def without(self, name: str, axis: int) -> SuggestedSizes:
         """Return the sizes without a dimension."""
         rest = {k: v for k, v in self[name].items() if k != axis}
-        return SuggestedSizes({**self, name: rest})
+        return type(self)({**self, name: rest})
 
 
 class AddedSizes(dict[str, Mapping[int, str]]):
     """Input -> {dimension: name} of dimensions that are dynamic besides the default ones: dimension
     0 of every input, where the model allows it, and those of an ONNX file."""
+
+
+class VaryingSizes(AddedSizes, SuggestedSizes):
+    """Input -> {dimension: name} of dimensions whose sizes differ between batches of the data."""
+
+
+def varying_sizes(model: nn.Module, batches: Sequence[Batch]) -> VaryingSizes | None:
+    """Return the dimensions but 0 whose sizes differ between batches; None where no size does.
+
+    A size of 1 in the first batch stays fixed: torch.export takes it as a constant.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for batch in batches:
+        for path, leaf in pytree.tree_flatten_with_path(dict(batch.arguments_of(model)))[0]:
+            if isinstance(leaf, torch.Tensor):
+                shapes.setdefault(".".join(map(key_text, path)), []).append(leaf.shape)
+    sizes = VaryingSizes()
+    names: dict[tuple[int, ...], str] = {}  # of sizes in turn: a mask has the lengths of its tokens
+    for name, own in shapes.items():
+        series = dict(enumerate(zip(*own, strict=False)))
+        varying = {a: s for a, s in series.items() if a and s[0] > 1 and len(set(s)) > 1}
+        if not varying or len(set(map(len, own))) > 1:
+            continue
+        plain = {axis: f"{name}_{axis}".replace(".", "_") for axis in varying}
+        if len(set(varying.values())) == len(varying):  # no square image, whose sides may differ
+            plain = {axis: names.setdefault(s, plain[axis]) for axis, s in varying.items()}
+        sizes[name] = plain
+    return sizes or None
 
 
 def is_run_error(error: BaseException) -> bool:

@@ -42,6 +42,7 @@ from qtool.frontends.torch.example_inputs import (
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.shape_decisions import open_lengths, run_model, shape_conditions
+from qtool.frontends.torch.stored_numbers import stored_numbers
 
 _ERRORS = "qtool.frontends.torch.export_errors"
 _eager_problem = OnUse(f"{_ERRORS}:eager_problem")
@@ -103,6 +104,7 @@ def _export(
             _no_transformer_fast_path(),
             fast_shapes(),
             open_lengths(model),
+            stored_numbers(),
             defer_signals(),
         ):
             return torch.export.export(

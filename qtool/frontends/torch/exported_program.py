@@ -28,6 +28,7 @@ from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import Argument, ModelEdit, OtherFile
 from qtool.core.shield import defer_signals
 from qtool.core.value_names import all_unique
+from qtool.frontends.torch.common_batch import with_common_batch
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names, with_valid_names
@@ -149,7 +150,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     _clean(module)
     args, kwargs = program.example_inputs
     assign_names(module.graph, _input_names(module, (tuple(args), dict(kwargs))))
-    return G.FloatGraph(
+    graph = G.FloatGraph(
         module=module,
         inputs=tuple(_input(n, dims) for n in G.placeholders(module.graph)),
         outputs=_output_names(program, module),
@@ -158,6 +159,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         dims=dims,
         device=device,
     )
+    return with_common_batch(graph)
 
 
 def _drop_effects(module: fx.GraphModule) -> None:

@@ -67,7 +67,7 @@ def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tup
     return tuple(condition_sentence(guard, graph) for guard in violated)
 
 
-def _guards(graph: G.FloatGraph) -> list[Any]:
+def _guards(graph: G.FloatGraph) -> list[sympy.Basic]:
     env = G.fake_mode(graph.graph).shape_env
     exprs = [] if env is None else [guard.expr for guard in env.guards]
     named = [e for e in exprs if {str(s) for s in e.free_symbols} <= graph.dims.keys()]
@@ -90,7 +90,7 @@ def _inside(graph: G.FloatGraph, name: str, size: int) -> bool:
     return all(b.lower <= size <= b.upper for b in bounds)
 
 
-def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
+def _holds(guard: sympy.Basic, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
     """Return whether a guard holds; True if that is unknown."""
     names = {s: graph.dims[str(s)] for s in guard.free_symbols}
     known = {s: sympy.Integer(sizes[n]) for s, n in names.items() if n in sizes}
@@ -156,7 +156,9 @@ def _integer(value: Any) -> Any:
 # Says a condition on dynamic sizes in the terms of the user: input, dimension and which sizes.
 
 
-def condition_sentences(conditions: Iterable[tuple[Any, str]], graph: G.FloatGraph) -> list[str]:
+def condition_sentences(
+    conditions: Iterable[tuple[sympy.Basic, str]], graph: G.FloatGraph
+) -> list[str]:
     """Return the note on each condition that some sizes of a graph may miss.
 
     Args:
@@ -171,7 +173,7 @@ def condition_sentences(conditions: Iterable[tuple[Any, str]], graph: G.FloatGra
     ]
 
 
-def condition_sentence(guard: Any, graph: G.FloatGraph, why: str = BRANCHES) -> str:
+def condition_sentence(guard: sympy.Basic, graph: G.FloatGraph, why: str = BRANCHES) -> str:
     """Return the note on a condition that sizes have to meet.
 
     Args:
@@ -179,7 +181,7 @@ def condition_sentence(guard: Any, graph: G.FloatGraph, why: str = BRANCHES) -> 
         graph: captured from the model.
         why: the reason of the condition.
     """
-    parts: dict[Any, list[Any]] = {}  # of each set of symbols: a sentence each
+    parts: dict[Any, list[sympy.Basic]] = {}  # of each set of symbols: a sentence each
     for part in guard.args if isinstance(guard, sympy.And) else [guard]:
         parts.setdefault(tuple(sorted(part.free_symbols, key=str)), []).append(part)
     where = " and ".join(
@@ -190,7 +192,7 @@ def condition_sentence(guard: Any, graph: G.FloatGraph, why: str = BRANCHES) -> 
     return f"the file is correct only where {where}: {why}{remedy}"
 
 
-def _where(guard: Any, symbols: Sequence[Any], graph: G.FloatGraph) -> str:
+def _where(guard: sympy.Basic, symbols: Sequence[sympy.Symbol], graph: G.FloatGraph) -> str:
     names = {s: graph.dims[str(s)] for s in symbols}
     places = [_place(graph, names[s]) for s in symbols]
     return f"{_formula(guard, names)} ({', '.join(places)})"
@@ -203,7 +205,7 @@ def _place(graph: G.FloatGraph, name: str) -> str:
     return f"dimension {axis} ({name}) of input '{source}'" if source else name
 
 
-def _formula(guard: Any, names: dict[Any, str]) -> str:
+def _formula(guard: sympy.Basic, names: Mapping[sympy.Symbol, str]) -> str:
     symbols = {s: sympy.Symbol(name, integer=True) for s, name in names.items()}
     text = str(PythonPrinter().doprint(guard.xreplace(symbols)))
     return re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")

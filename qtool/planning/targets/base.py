@@ -81,14 +81,10 @@ class FileForm:
 
     Attributes:
         opset: ONNX opset.
-        ir_version: ONNX IR version.
         formats: supported formats: "qdq", "qoperator", "tflite".
         contrib: the file may hold operators of ONNX Runtime's own domain.
         passthrough_on_codes: keys of pass-through operators that must be written on codes, between
             QuantizeLinear and DequantizeLinear.
-        implicit_fusions: keys of operators that the runtime fuses whatever the plan says: into
-            integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
-            The exporter blocks a fusion that the plan does not want with an identity behind them.
         dequantizes_once: the runtime computes Cast and Mul of stored codes when it loads a file, so
             that a layer on integer weights alone without a kernel of its own is as fast as in
             float. (A DequantizeLinear stays in its graph and runs each time.)
@@ -99,11 +95,9 @@ class FileForm:
     """
 
     opset: int = 18
-    ir_version: int = 10
     formats: tuple[str, ...] = ("qdq",)
     contrib: bool = False
     passthrough_on_codes: frozenset[str] = frozenset()
-    implicit_fusions: frozenset[str] = frozenset()
     fusions: tuple[str, ...] = ()
     dequantizes_once: bool = False
     transposed_weights: bool = True
@@ -120,6 +114,9 @@ class Target:
         types: integer types where a recipe names none.
         kernels: integer kernels by operator key.
         no_kernel: operator key -> why it has no integer kernel, where more can be said than that.
+        implicit_fusions: keys of operators that the runtime fuses whatever the plan says: into
+            integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
+            The exporter blocks a fusion that the plan does not want with an identity behind them.
         file: the form of its files.
         rewrites: names of the passes that bring a graph to forms this target runs fast.
         weight_only: operator key -> why only its weights are stored as codes; for operators
@@ -158,6 +155,7 @@ class Target:
     types: Types
     kernels: Mapping[str, KernelRule]
     no_kernel: Mapping[str, str] = field(default_factory=dict)
+    implicit_fusions: frozenset[str] = frozenset()
     file: FileForm = FileForm()
     rewrites: tuple[str, ...] = ()
     integers_only: bool = False

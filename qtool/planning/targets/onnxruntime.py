@@ -172,6 +172,12 @@ ONNXRUNTIME = Target(
         "rotary",
         "stacked_weights",
     ),
+    implicit_fusions=frozenset(
+        [
+            *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
+            *("average_pool", "global_average_pool"),
+        ]
+    ),
     file=FileForm(
         formats=("qdq", "qoperator"),
         contrib=True,
@@ -182,12 +188,6 @@ ONNXRUNTIME = Target(
             "unpad_channels",
         ),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
-        implicit_fusions=frozenset(
-            [
-                *("conv", "linear", "add", "mul", "concat", "sigmoid", "leaky_relu", "softmax"),
-                *("average_pool", "global_average_pool"),
-            ]
-        ),
     ),
     saturation_limit=saturation_limit(UINT8),
     agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),

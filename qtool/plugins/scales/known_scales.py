@@ -58,9 +58,8 @@ class _Match:
     graph: FloatGraph
     plan: QuantPlan
     params: dict[str, QuantParams] = field(default_factory=dict)
-    taken: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, TensorScale] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    used: list[TensorScale] = field(default_factory=list)
     clipped: list[str] = field(default_factory=list)
 
     def by_name(self, weights: bool) -> dict[str, TensorScale]:
@@ -76,8 +75,7 @@ class _Match:
             self.refuse(scale, params)
             return
         self.params[point.name] = params
-        self.taken[point.name] = scale.names[0]
-        self.used.append(scale)
+        self.taken[point.name] = scale
 
 
 def known_scales(
@@ -93,10 +91,11 @@ def known_scales(
     _take_weights(match)
     _take_activations(match)
     for scale in file.scales:
-        if scale not in match.used and scale.names[0] not in match.reasons:
+        if scale not in match.taken.values() and scale.names[0] not in match.reasons:
             known = names.known.intersection(scale.names)
             match.refuse(scale, "it is float or fused here" if known else "the model has no such")
-    return KnownScales(match.params, match.taken, match.reasons, tuple(_notes(match)))
+    taken = {point: scale.names[0] for point, scale in match.taken.items()}
+    return KnownScales(match.params, taken, match.reasons, tuple(_notes(match)))
 
 
 def _check_names(file: FileScales, names: FileNames) -> None:
@@ -130,13 +129,11 @@ def _take_activations(match: _Match) -> None:
             first = match.params.get(observed.name)
             if first is None:
                 match.take(observed, scale, params)
-            elif isinstance(params, QuantParams) and _equal(params, first):
-                match.used.append(scale)
-            else:
+            elif not (isinstance(params, QuantParams) and _equal(params, first)):
                 match.refuse(scale, f"it has the scale of '{observed.tensor}' here")
                 continue
             if observed.name in match.params:
-                match.taken[point.name] = scale.names[0]
+                match.taken[point.name] = scale
 
 
 def _activation(
@@ -264,9 +261,8 @@ def _equal(one: QuantParams, other: QuantParams) -> bool:
 
 def _notes(match: _Match) -> Iterator[str]:
     total = len(match.file.scales) + len(match.file.refused)
-    yield (
-        f"{len(match.used)} of {total} scales are those of {match.file.path} ({match.file.tool})"
-    )
+    used = len(set(match.taken.values()))
+    yield f"{used} of {total} scales are those of {match.file.path} ({match.file.tool})"
     by_reason = defaultdict[str, list[str]](list)
     for name, reason in match.reasons.items():
         by_reason[reason].append(name)

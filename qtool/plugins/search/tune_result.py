@@ -10,6 +10,7 @@ from qtool.core.argument_names import argument
 from qtool.core.number_texts import db, percent, quantity, share, size, table, times
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
+from qtool.evaluation.summary_rows import sqnr_row
 from qtool.planning.recipe import Recipe
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Trial
@@ -113,7 +114,6 @@ class TuneResult(Result):
         """Return the best file in a few lines."""
         best = self.best
         interval = f"{best.speed.low:.2f} to {best.speed.high:.2f}"
-        exact = best.score.sqnr_db is None
         place = f", in {self.place.runtime}" if self.place.runtime else ""
         rows = [
             ("size", f"{size(best.size)}, float {size(self.place.float_size)}"),
@@ -122,7 +122,7 @@ class TuneResult(Result):
                 f"{times(best.speedup)} as fast as float (95 % interval {interval}){place}",
             ),
             *((label, f"{text}{place}") for label, text in speed_rows(self.place.timings)),
-            ("SQNR", "no output error" if exact else f"{db(best.score.sqnr_db)} dB"),
+            sqnr_row(best.score.sqnr_db, best.score.samples),
             ("metric", best.score.text),
             ("integer", f"{share(best.share)} of the MACs"),
             ("search", self._effort()),

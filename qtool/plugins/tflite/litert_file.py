@@ -121,7 +121,7 @@ class LitertFile:
 
     @cached_property
     def inputs(self) -> list[Port]:
-        return self._ports("inputs", self.model.inputs, self.model.input_names)
+        return self._ports("inputs", self.model.inputs, self.model.names.inputs)
 
     def input_ranges(self) -> dict[str, tuple[float, float]]:
         """Return the least and the largest value of inputs that are quantized or select rows."""
@@ -139,7 +139,7 @@ class LitertFile:
 
     @cached_property
     def outputs(self) -> list[Port]:
-        return self._ports("outputs", self.model.outputs, self.model.output_names)
+        return self._ports("outputs", self.model.outputs, self.model.names.outputs)
 
     def _ports(self, kind: str, indices: Sequence[int], names: Sequence[str]) -> list[Port]:
         layout = self.metadata.get(LAYOUT)

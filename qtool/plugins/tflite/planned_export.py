@@ -111,12 +111,12 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     """Check whether a written file computes what the plan says.
 
     Args:
-        model: the model that the file was written from.
+        model: the model that the file was written from, with its points.
         written: the file as it was written.
         path: the file.
         batch: the samples.
     """
-    file, model = TfliteFile(path), with_split_outputs(model, written)
+    file = TfliteFile(path)
     installed = litert.version() is not None
     few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
     program = file.program(None if installed else FAMILY)
@@ -137,7 +137,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         parity = Parity(batch.size, as_written, None, None, "", steps)
         missing, remarks = _MISSING, describe_interface(file, model.graph)
         coverage = tflite_coverage(file)
-        return Checked(parity, None, coverage, missing=missing, remarks=remarks, simulation=model)
+        return Checked(parity, None, coverage, missing=missing, remarks=remarks)
     arrays = batch.arrays()
     outputs, remarks = file.run(arrays), describe_interface(file, model.graph)
     try:
@@ -158,7 +158,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         remarks = (*remarks, microcontroller.compare(file, arrays))
     reasons = {d.node: d.reason for d in model.plan.nodes}
     coverage = tflite_coverage(file, reasons)
-    return Checked(parity, exactness, coverage, outputs, remarks=remarks, simulation=model)
+    return Checked(parity, exactness, coverage, outputs, remarks=remarks)
 
 
 def with_split_outputs(model: FakeQuantized, written: Written) -> FakeQuantized:
@@ -242,7 +242,7 @@ class TfliteExport:
             few = self.simulation.graph.smaller(sample, SAMPLES).arrays()
             test = make_self_test(TfliteFile(temporary), few, self.simulation.macs)
             temporary.write_bytes(with_self_test(written.model, test))
-            yield PlannedTflite(self.simulation, written, temporary)
+            yield PlannedTflite(with_split_outputs(self.simulation, written), written, temporary)
             publish(temporary, path)
 
     def _write(self, layout: Layout) -> Written:
@@ -260,7 +260,7 @@ class TfliteExport:
             raise VerificationError(
                 f"{path} is not a file of this model: its operators or tensors are others"
             )
-        return PlannedTflite(self.simulation, written, path)
+        return PlannedTflite(with_split_outputs(self.simulation, written), written, path)
 
     def coverage(self) -> Coverage:
         """See `Export`."""

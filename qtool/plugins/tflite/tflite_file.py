@@ -14,7 +14,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.types import Array
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.engine import lower
-from qtool.plugins.tflite.file import Model, Operator, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, PortNames, to_bytes
 from qtool.plugins.tflite.file.codes import tensor_names
 from qtool.plugins.tflite.litert_file import LitertFile
 
@@ -58,7 +58,8 @@ class TfliteFile(LitertFile):
         arrays = self._in_one_run(batch)
         every = tensor_names(self.model)
         outputs = tuple(every.index(n) for n in names)
-        copy = replace(self.model, outputs=outputs, output_names=tuple(map(str, outputs)))
+        ports = self.model.names._replace(outputs=tuple(map(str, outputs)))
+        copy = replace(self.model, outputs=outputs, names=ports)
         with scratch_folder() as folder:
             path = folder / "observed.tflite"
             path.write_bytes(to_bytes(copy))
@@ -111,12 +112,8 @@ class TfliteFile(LitertFile):
         computed = [i for i in present if self.model.tensors[i].data is None]
         inputs, outputs = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
         moved = replace(op, inputs=tuple(place.get(i, i) for i in op.inputs), outputs=outputs)
-        part = Model(
-            *(tensors, (moved,), inputs, outputs),
-            input_names=tuple(map(str, inputs)),
-            output_names=tuple(map(str, outputs)),
-        )
-        return part, computed
+        ports = PortNames(tuple(map(str, inputs)), tuple(map(str, outputs)))
+        return Model(tensors, (moved,), inputs, outputs, names=ports), computed
 
     def _in_one_run(self, batch: Arrays) -> list[Array]:
         """Return the samples that the file takes at a time."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.core.errors import CaptureError, PlanError, QtoolError
 from qtool.frontends.load_model import load_model
+from tests.backends.onnx.export.networks import run
 from tests.named_cases import cases
 from tests.needs import needs_litert
 
@@ -198,3 +199,39 @@ def test_a_default_dtype_of_float64_changes_nothing(
             torch.set_default_dtype(torch.float32)
         files.append(path.read_bytes())
     assert files[0] == files[1]
+
+
+class Stored(nn.Module):
+    """Reads numbers that it stores, as flows read whether they are initialised."""
+
+    def __init__(self, ready: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.scale = nn.Linear(8, 8), nn.Parameter(torch.tensor([0.5]))
+        self.register_buffer("shift", torch.tensor(1.3))
+        self.register_buffer("ready", torch.tensor(ready))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).roll(-round(self.shift.cpu().item() * 2), -1)
+        if self.ready:
+            y = y * self.scale.exp().item()
+        return y + int(self.shift) * self.scale
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_stored_numbers_are_constants(ready: bool, tmp_path: Path) -> None:
+    model, data = Stored(ready).eval(), torch.randn(64, 8)
+    qtool.quantize(model, [data], accuracy="fast").export(tmp_path / "a.onnx")
+    (actual,) = run((tmp_path / "a.onnx").read_bytes(), [data])
+    expected = model(data).detach().numpy()
+    assert abs(actual - expected).max() < 0.05 * abs(expected).max()
+
+
+def test_a_number_that_the_model_writes_is_no_constant() -> None:
+    class Counts(Stored):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.shift.add_(1)
+            return super().forward(x)
+
+    with pytest.raises(CaptureError):
+        qtool.capture_model(Counts(True).eval(), torch.randn(4, 8))

@@ -9,7 +9,7 @@ import pytest
 
 from qtool.core.errors import ExportError
 from qtool.plugins.tflite import microcontroller, tflm
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor, to_bytes
 from qtool.plugins.tflite.tflite_file import TfliteFile
 
 OUTPUTS = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}
@@ -51,7 +51,7 @@ def one_operator(kind: str, scale: float, zero: int) -> Model:
         Tensor(n, "int8", (1, 256), quantization=p) for n, p in zip("xy", params, strict=True)
     )
     operators = (Operator(kind, (0,), (1,), {}, 2),)
-    return Model(tensors, operators, (0,), (1,), input_names=("x",), output_names=("y",))
+    return Model(tensors, operators, (0,), (1,), names=PortNames(("x",), ("y",)))
 
 
 @pytest.mark.parametrize(("kind", "scale", "zero"), RECORDED)

@@ -31,6 +31,8 @@ _OPAQUE = {torch.ops.aten.reshape.default: torch_ops.reshape}
 
 _aten = torch.ops.aten
 
+Size = int | torch.SymInt
+
 
 def to_program(module: fx.GraphModule, graph: G.FloatGraph) -> ExportedProgram:
     """Return the lifted graph: attributes become inputs of the kind PARAMETER or BUFFER.
@@ -137,7 +139,7 @@ def _simplify_shapes(graph: fx.Graph) -> None:
         if find is None or all(isinstance(size, int) for size in node.args[1]):
             continue
         after = G.shape(node)
-        sizes: Sequence[Any] | None = find(G.shape(node.args[0]), after)
+        sizes: Sequence[Size] | None = find(G.shape(node.args[0]), after)
         if sizes is None:  # -1 for a size that is fixed says less
             pairs = zip(node.args[1], after, strict=True)
             sizes = [new if isinstance(new, int) else size for size, new in pairs]
@@ -145,7 +147,7 @@ def _simplify_shapes(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+def _reshaped(before: Sequence[Size], after: Sequence[Size]) -> list[int] | None:
     """Return 0 for each size of the input in its place, -1 for one other size; None for more."""
     if 0 in after:  # 0 would copy the size of the input
         return None
@@ -156,7 +158,7 @@ def _reshaped(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
     return sizes if sizes.count(-1) < 2 else None
 
 
-def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
+def _expanded(before: Sequence[Size], after: Sequence[Size]) -> list[int] | None:
     """Return -1 for each size of the input; None if another size is computed."""
     new = len(after) - len(before)
     if not all(isinstance(s, int) or _same(s, i - new, before) for i, s in enumerate(after)):
@@ -164,11 +166,11 @@ def _expanded(before: Sequence[Any], after: Sequence[Any]) -> list[int] | None:
     return [size if isinstance(size, int) else -1 for size in after]
 
 
-def _same(size: Any, axis: int, before: Sequence[Any]) -> bool:
+def _same(size: Size, axis: int, before: Sequence[Size]) -> bool:
     return 0 <= axis < len(before) and str(before[axis]) == str(size)
 
 
-_STATIC_SIZES: Mapping[Any, Callable[[Sequence[Any], Sequence[Any]], list[int] | None]] = {
+_STATIC_SIZES: Mapping[Any, Callable[[Sequence[Size], Sequence[Size]], list[int] | None]] = {
     torch_ops.reshape: _reshaped,
     _aten.expand.default: _expanded,
 }

@@ -48,8 +48,7 @@ def float_onnx(
     """
     chosen = target(target_name)
     module = fuse(graph.module, chosen)
-    versions = chosen.file.opset, chosen.file.ir_version
-    model = to_onnx(module, graph, *versions, float_metadata(), store=store)
+    model = to_onnx(module, graph, chosen.file.opset, float_metadata(), store=store)
     _pad_long_kernels_apart(model, module)
     return model
 

@@ -301,19 +301,19 @@ its integer kernels do not support."""
 
 def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Target) -> None:
     """Insert idle operators into a QDQ graph where the runtime would fuse unplanned, in place."""
-    fusible = [d for d in plan.nodes if d.op in target.file.implicit_fusions]
+    fusible = [d for d in plan.nodes if d.op in target.implicit_fusions]
     floats = {d.node for d in fusible if d.execution is Execution.FLOAT}
     integer = [d for d in plan.nodes if d.execution is Execution.INTEGER and d.output is None]
-    results = {d.node for d in integer if d.op in target.file.implicit_fusions}
+    results = {d.node for d in integer if d.op in target.implicit_fusions}
     pools = {d.node for d in plan.nodes if d.op == _POOL and d.execution is Execution.FLOAT}
-    products = {d.node for d in integer} if target.file.implicit_fusions else set[str]()
+    products = {d.node for d in integer} if target.implicit_fusions else set[str]()
     for node in G.calls(module.graph):
         is_custom = node.target in CUSTOM_FORMS
-        if target.file.implicit_fusions and (is_custom or part_kind(node) in _FUSED):
+        if target.implicit_fusions and (is_custom or part_kind(node) in _FUSED):
             _idle_inputs(node)
         stored = any(n.target is torch_ops.dequantize_once for n in node.all_input_nodes)
         fused = (stored or G.name_of(node) in floats) and _reads_codes_alone(node)
-        if fused or (target.file.implicit_fusions and G.name_of(node) in pools):
+        if fused or (target.implicit_fusions and G.name_of(node) in pools):
             _idle_before(node, [u for u in node.users if _quantizes(u)])
         elif G.name_of(node) in results:
             _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])

@@ -38,6 +38,7 @@ from qtool.core.value_names import unique
 
 _WORD = re.compile(r"\w+")  # a symbol in a size expression
 
+_IR_VERSION = 10  # of ONNX files
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _NO_FORM = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>")
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
@@ -52,7 +53,6 @@ def to_onnx(
     module: fx.GraphModule,
     graph: G.FloatGraph,
     opset: int,
-    ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
     workarounds: Sequence[Workaround] = ONNX_WORKAROUNDS,
@@ -67,7 +67,6 @@ def to_onnx(
         module: the graph to write.
         graph: the float graph that it was lowered from.
         opset: lowest operator set of the file.
-        ir_version: IR version of the file.
         metadata: keys and values for the file.
         contrib: allow operators of ONNX Runtime's own domain.
         workarounds: those that the file needs.
@@ -89,7 +88,7 @@ def to_onnx(
     _simplify(model)
     _rename(model, module, graph)
     apply_workarounds(model, workarounds)
-    model.ir_version = ir_version
+    model.ir_version = _IR_VERSION
     model.producer_name = "qtool"
     for key, text in metadata.items():
         model.metadata_props[key] = text

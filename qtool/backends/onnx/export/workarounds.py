@@ -103,7 +103,6 @@ POOL_CEIL_MODE = Workaround(
     reason="shape inference below opset 22 counts a window too many where the last one would "
     "begin in the padding",
     rewrite=remove_pool_ceil_mode,
-    seen_in="1.23.2",
     upstream="https://github.com/onnx/onnx/pull/5741",
     reproduction="test_onnx.py::test_pool_with_ceil_mode_has_a_window_too_many",
 )
@@ -138,7 +137,6 @@ MAX_POOL_PADS = Workaround(
     package="onnxruntime",
     reason="Pad_Fusion moves a pad of zeros into a max pool, which pads with the lowest value",
     rewrite=isolate_max_pool_pads,
-    seen_in="1.31.1",
     upstream="https://github.com/microsoft/onnxruntime/pull/18136",
     reproduction="test_onnxruntime.py::test_pad_of_zeros_is_fused_into_a_max_pool",
 )
@@ -178,7 +176,6 @@ MATRIX_VECTOR_PRODUCTS = Workaround(
     package="onnxruntime",
     reason="FusedMatMul ignores the transpose of a matrix where the other operand is a vector",
     rewrite=expand_matrix_vector_products,
-    seen_in="1.31.1",
     upstream="https://github.com/microsoft/onnxruntime/pull/3352",
     reproduction="test_onnxruntime.py::test_transposed_tensor_times_vector_is_another_product",
 )
@@ -208,7 +205,6 @@ SKIP_LAYER_NORMS = Workaround(
     package="onnxruntime",
     reason="the optimizer makes a slow SkipLayerNormalization of Add and LayerNormalization",
     rewrite=write_additions_as_sums,
-    seen_in="1.31.1",
     since="1.30",
     upstream="",
     reproduction="test_onnxruntime.py::test_an_addition_and_a_layer_norm_become_one_node",
@@ -235,7 +231,6 @@ SIDES_OF_SPECTRA = Workaround(
     package="onnx",
     reason="shape inference takes another default of `onesided`, and the checker refuses the file",
     rewrite=write_sides_of_spectra,
-    seen_in="1.23.2",
     upstream="https://github.com/onnx/onnx/pull/7731",
     reproduction="test_onnx.py::test_a_spectrum_without_onesided_has_both_sides",
 )

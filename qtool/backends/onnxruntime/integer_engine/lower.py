@@ -50,8 +50,7 @@ class _Lowering:
         profile: whose kernels are bound.
         as_written: do not fuse a dequantized weight into a product of floats.
         instructions: so far, in the order of the model.
-        constants: tensor name -> value.
-        dequantized: stored codes, dequantized where float operators read them.
+        constants: tensor name -> value, or stored codes, dequantized if float operators read them.
         params: tensor name -> quantization parameters.
         absorbed: nodes that are part of an instruction of another node.
         in_runtime: see `join_islands`.
@@ -61,8 +60,7 @@ class _Lowering:
     profile: Profile
     as_written: bool = False
     instructions: list[Instruction] = field(default_factory=list)
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    dequantized: dict[str, QuantizedTensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor | QuantizedTensor] = field(default_factory=dict)
     params: dict[str, QuantParams] = field(default_factory=dict)
     absorbed: set[Node] = field(default_factory=set)
     in_runtime: dict[str, Node] = field(default_factory=dict)
@@ -95,7 +93,8 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     for value in file.outputs:
         if (constant := array_of(value)) is not None:  # independent of the inputs, as anchors are
             state.constants[name_of(value)] = _tensor_of(value, constant.copy())
-    instructions = join_islands(_needed(state), state.in_runtime, file)
+    needed, constants = _needed(state)
+    instructions = join_islands(needed, state.in_runtime, file)
     labels = {o: value_names.tensor_of(o) for s in instructions for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
     outputs = tuple(_output(state, value) for value in file.outputs)
@@ -106,7 +105,7 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
         inputs,
         outputs,
         instructions,
-        state.constants,
+        constants,
         state.params,
         labels,
         held_as_uint8,
@@ -175,7 +174,7 @@ def _dequantize(state: _Lowering, node: Node) -> None:
     codes = state.graph.codes(node.outputs[0])
     assert codes is not None
     if codes.constant is not None:
-        state.dequantized[name_of(node.outputs[0])] = codes
+        state.constants[name_of(node.outputs[0])] = codes
         return
     kernel = state.profile.bind("dequantize", codes.params)
     _add(state, node, "dequantize", kernel, [codes.value])
@@ -242,7 +241,7 @@ def _move(state: _Lowering, node: Node) -> bool:
 _LOWERINGS = (_integer, _bound_node, _fused_move, _move)
 
 
-def _pad_codes(state: _Lowering, node: Node, params: QuantParams) -> Any:
+def _pad_codes(state: _Lowering, node: Node, params: QuantParams) -> Kernel:
     pads, fill = (array_of(input_at(node, i)) for i in (1, 2))
     if pads is None or node.attributes.get("mode", "constant") != "constant":
         raise KernelError(f"{node.name}: only constant padding of codes has a kernel")
@@ -256,7 +255,7 @@ def _add(
     state: _Lowering,
     node: Node,
     kind: str,
-    kernel: Any,
+    kernel: Kernel,
     inputs: Sequence[Value | None],
     params: QuantParams | None = None,
     name: str | None = None,
@@ -292,20 +291,21 @@ def _output(state: _Lowering, value: Value) -> str:
     return codes.name if codes is not None and codes.constant is None else name_of(value)
 
 
-def _needed(state: _Lowering) -> tuple[Instruction, ...]:
-    """Return the instructions that an output depends on: most dequantizations are fused."""
+def _needed(state: _Lowering) -> tuple[tuple[Instruction, ...], dict[str, torch.Tensor]]:
+    """Return the instructions and constants that an output depends on: most dequantizations are
+    fused."""
     needed = {_output(state, value) for value in state.graph.model.outputs}
     reversed_: list[Instruction] = []
     for instruction in reversed(state.instructions):
         if needed & set(instruction.outputs):
             needed |= set(instruction.inputs)
             reversed_.append(instruction)
-    for name, codes in state.dequantized.items():
-        if name in needed and codes.constant is not None:
-            state.constants[name] = codes.dequantize()
-    for name in set(state.constants) - needed:
-        del state.constants[name]
-    return tuple(reversed(reversed_))
+    constants = {
+        name: value.dequantize() if isinstance(value, QuantizedTensor) else value
+        for name, value in state.constants.items()
+        if name in needed
+    }
+    return tuple(reversed(reversed_)), constants
 
 
 # Float islands: float instructions that the runtime runs together as one graph.

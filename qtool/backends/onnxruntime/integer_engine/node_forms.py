@@ -107,7 +107,7 @@ def _run(form: NodeForm, bind: Bind) -> bool:
     return all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
-def _tensors(results: Any) -> Sequence[torch.Tensor]:
+def _tensors(results: torch.Tensor | Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     return [results] if isinstance(results, torch.Tensor) else results
 
 

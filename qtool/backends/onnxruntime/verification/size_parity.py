@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -48,7 +49,7 @@ def compare_sizes(
         return tuple(checks)
     alone = [n for n in names if any(c.wrong for c in _checks(model, file, batch, runtime, [n]))]
     first = wrong[0]
-    return (SizeCheck(first.sizes, first.sqnr_db, first.wrong, tuple(alone) or names),)
+    return (replace(first, dimensions=tuple(alone) or names),)
 
 
 def _checks(
@@ -67,26 +68,27 @@ def _check(
     model: FakeQuantized, file: ExportedFile, other: OtherSize, run: Callable[[Arrays], Arrays]
 ) -> SizeCheck:
     expected: Arrays = other.expected
-    inputs = other.batch.arrays()
+    inputs, is_float = other.batch.arrays(), any(a.dtype.kind == "f" for a in expected)
+    check = SizeCheck(other.sizes, None, samples=other.batch.size if is_float else 0)
     try:
         actual = run(inputs)
     except VerificationError as error:
-        return SizeCheck(str(other), None, _failure(error))
+        return replace(check, wrong=_failure(error))
     for name, a, b in zip(model.graph.outputs, expected, actual, strict=True):
         if a.shape != b.shape:
             node = _first_node(model, file, other)
             wrong = f"{node}output '{name}' has the shape {list(b.shape)} for {list(a.shape)}"
-            return SizeCheck(str(other), None, wrong)
+            return replace(check, wrong=wrong)
     padding = padding_of(model.graph)
     expected, actual, simulated = (
         padding.strip(inputs, outputs) for outputs in (expected, actual, model.run(other.batch))
     )
     noise = _worst(expected, actual)
     if noise is None or noise >= (_worst(expected, simulated) or np.inf) - _ALLOWED:
-        return SizeCheck(str(other), noise)
+        return replace(check, sqnr_db=noise)
     node = _first_node(model, file, other)
     wrong = f"{node}the outputs have {noise:.1f} dB" if node else ""
-    return SizeCheck(str(other), noise, wrong)
+    return replace(check, sqnr_db=noise, wrong=wrong)
 
 
 def _failure(error: VerificationError) -> str:

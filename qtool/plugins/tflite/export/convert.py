@@ -44,7 +44,7 @@ from qtool.plugins.tflite.export.values import (
     identity,
 )
 from qtool.plugins.tflite.export.writer import Writer
-from qtool.plugins.tflite.file import Model, save
+from qtool.plugins.tflite.file import Model, PortNames, save
 
 aten = torch.ops.aten
 
@@ -131,8 +131,7 @@ def to_tflite(
         tuple(v.index for v in outputs),
         description=DESCRIPTION,
         metadata=entries,
-        input_names=tuple(i.name for i in graph.inputs),
-        output_names=tuple(graph.outputs),
+        names=PortNames(tuple(i.name for i in graph.inputs), tuple(graph.outputs)),
     )
     return _written(writer, without_unused(model))
 
@@ -145,7 +144,7 @@ def _written(writer: Writer, model: Model) -> Written:
     }
     jumping = tensors_that_jump((op.name, op.inputs, op.outputs) for op in model.operators)
     names = {name for name, value in points.items() if value.index in jumping}
-    names |= {n for n, i in zip(model.output_names, model.outputs, strict=True) if i in jumping}
+    names |= {n for n, i in zip(model.names.outputs, model.outputs, strict=True) if i in jumping}
     return Written(model, points, writer.parts, frozenset(names))
 
 

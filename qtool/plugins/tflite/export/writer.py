@@ -84,8 +84,7 @@ class Writer:
         if not isinstance(size, torch.SymInt) or size.node.maybe_as_int() is not None:
             return int(size)
         expression = size.node.expr.xreplace(dict.fromkeys(self.batch, sympy.Integer(1)))
-        known = dict(getattr(size.node.shape_env, "backed_var_to_val", {}))
-        expression = expression.xreplace(known)
+        expression = expression.xreplace(dict(size.node.shape_env.backed_var_to_val))
         return G.hint(size) if expression.free_symbols else int(expression)
 
     def is_dynamic(self, size: Any) -> bool:

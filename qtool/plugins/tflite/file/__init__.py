@@ -4,6 +4,7 @@ from qtool.plugins.tflite.file.model import (
     TFLITE,
     Model,
     Operator,
+    PortNames,
     Quantization,
     Tensor,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "TFLITE",
     "Model",
     "Operator",
+    "PortNames",
     "Quantization",
     "Tensor",
     "from_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from qtool.core.types import Array
 
@@ -73,6 +73,13 @@ class Operator:
     custom: bool = False
 
 
+class PortNames(NamedTuple):
+    """Names of the inputs and outputs in the signature of a model; of the tensors without one."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A model.
@@ -84,8 +91,7 @@ class Model:
         outputs: indices of tensors.
         description: a text.
         metadata: name -> bytes.
-        input_names: names of the inputs in the signature; of the tensors without one.
-        output_names: the same for outputs.
+        names: names of the inputs and outputs.
         subgraphs: number of subgraphs; more than one for control flow.
     """
 
@@ -95,6 +101,5 @@ class Model:
     outputs: tuple[int, ...]
     description: str = ""
     metadata: Mapping[str, bytes] = field(default_factory=dict)
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
+    names: PortNames = field(default_factory=PortNames)
     subgraphs: int = 1

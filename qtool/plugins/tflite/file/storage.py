@@ -15,7 +15,7 @@ from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument
 from qtool.core.types import Array
 from qtool.plugins.tflite.file.flatbuffer import CutOffError, MalformedFileError, decode, encode
-from qtool.plugins.tflite.file.model import ABSENT, Model, Operator, Quantization, Tensor
+from qtool.plugins.tflite.file.model import ABSENT, Model, Operator, PortNames, Quantization, Tensor
 from qtool.plugins.tflite.file.schema import (
     CODES,
     CUSTOM,
@@ -93,8 +93,10 @@ def _model(table: Mapping[str, Any]) -> Model:
         outputs,
         table.get("description", ""),
         metadata,
-        _names(tensors, inputs, signature.get("inputs", [])),
-        _names(tensors, outputs, signature.get("outputs", [])),
+        PortNames(
+            _names(tensors, inputs, signature.get("inputs", [])),
+            _names(tensors, outputs, signature.get("outputs", [])),
+        ),
         subgraphs=len(graphs),
     )
 
@@ -244,8 +246,8 @@ def to_bytes(model: Model) -> bytes:
         metadata.append({"name": name, "buffer": len(buffers)})
         buffers.append({"data": data})
     signature = {
-        "inputs": _maps(model.input_names, model.inputs),
-        "outputs": _maps(model.output_names, model.outputs),
+        "inputs": _maps(model.names.inputs, model.inputs),
+        "outputs": _maps(model.names.outputs, model.outputs),
         "signature_key": _SIGNATURE,
     }
     size = sum(len(b["data"]) for b in buffers if b)

@@ -20,7 +20,7 @@ from qtool.core.errors import (
     VerificationError,
 )
 from qtool.plugins.tflite import litert
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor, to_bytes
 from tests.needs import needs_litert
 from tests.planning.targets.converted import captured, converted, samples
 
@@ -129,7 +129,7 @@ def test_verify_survives_a_crash_of_litert(tmp_path: Path) -> None:
         Tensor(n, "int8", (1, 600), quantization=q) for n, q in (("x", params), ("y", fixed))
     )
     softmax = Operator("SOFTMAX", (0,), (1,), {"beta": 1.0}, 2)
-    model = Model(tensors, (softmax,), (0,), (1,), input_names=("x",), output_names=("y",))
+    model = Model(tensors, (softmax,), (0,), (1,), names=PortNames(("x",), ("y",)))
     path, zeros = tmp_path / "model.tflite", np.zeros((1, 600), np.float32)
     path.write_bytes(to_bytes(model))
     with pytest.raises(VerificationError, match="LiteRT crashes on the model"):

@@ -8,7 +8,7 @@ import pytest
 
 from qtool.core.errors import KernelError
 from qtool.plugins.tflite.engine import lower
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, save
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor, save
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.plugins.tflite.verification import compare_litert_codes
 from tests.needs import needs_litert
@@ -53,7 +53,7 @@ def foreign() -> Model:
         Operator("FULLY_CONNECTED", (6, 7, -1), (8,), {}, 4),
         Operator("SOFTMAX", (8,), (9,), {"beta": 1.0}, 2),
     )
-    return Model(tensors, operators, (0,), (9,), input_names=("x",), output_names=("y",))
+    return Model(tensors, operators, (0,), (9,), names=PortNames(("x",), ("y",)))
 
 
 @needs_litert
@@ -105,8 +105,7 @@ def test_float_sums_beyond_the_range_are_those_of_the_runtime(tmp_path: Path) ->
     tensors = tuple(Tensor(n, "float32", (1, 4)) for n in "abo")
     model = Model(
         *(tensors, (Operator("ADD", (0, 1), (2,), {}, 1),), (0, 1), (2,)),
-        input_names=("a", "b"),
-        output_names=("o",),
+        names=PortNames(("a", "b"), ("o",)),
     )
     save(model, tmp_path / "model.tflite")
     file = TfliteFile(tmp_path / "model.tflite")
@@ -142,7 +141,7 @@ def test_extremes_along_axes_are_codes_of_the_input(name: str, kind: str, tmp_pa
     )
     operator = Operator(kind, (0, 1), (2,), {"keep_dims": kept}, 2)
     save(
-        Model(tensors, (operator,), (0,), (2,), input_names=("x",), output_names=("y",)),
+        Model(tensors, (operator,), (0,), (2,), names=PortNames(("x",), ("y",))),
         tmp_path / "m.tflite",
     )
     drawn = GENERATOR.integers(-128, 128, sizes).astype(np.int8)

@@ -15,7 +15,15 @@ from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import capture_model
 from qtool.plugins.tflite import deployment, litert
 from qtool.plugins.tflite.engine import lower
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, load, to_bytes
+from qtool.plugins.tflite.file import (
+    Model,
+    Operator,
+    PortNames,
+    Quantization,
+    Tensor,
+    load,
+    to_bytes,
+)
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.plugins.tflite.verification import compare_litert_codes
 from tests.needs import needs_litert
@@ -57,7 +65,7 @@ def test_the_kernel_equals_litert(sizes: tuple[int, int, int], tmp_path: Path) -
         Tensor("y", "float32", (rows, outputs)),
     )
     layer = Operator("FULLY_CONNECTED", (0, 1, 2), (3,), {"asymmetric_quantize_inputs": True}, 12)
-    model = Model(tensors, (layer,), (0,), (3,), input_names=("x",), output_names=("y",))
+    model = Model(tensors, (layer,), (0,), (3,), names=PortNames(("x",), ("y",)))
     path = tmp_path / "model.tflite"
     path.write_bytes(to_bytes(model))
     (expected,) = litert.run_reference(path, [x])

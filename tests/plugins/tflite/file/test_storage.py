@@ -11,6 +11,7 @@ from qtool.core.errors import ExportError, FileError
 from qtool.plugins.tflite.file import (
     Model,
     Operator,
+    PortNames,
     Quantization,
     Tensor,
     from_bytes,
@@ -32,7 +33,9 @@ def model() -> Model:
     )
     options = {"keep_num_dims": True, "fused_activation_function": 1}
     operators = (Operator("FULLY_CONNECTED", (0, 1, 2), (3,), options, 5),)
-    return Model(tensors, operators, (0,), (3,), "text", {"note": b"{}"}, ("in",), ("out",))
+    return Model(
+        tensors, operators, (0,), (3,), "text", {"note": b"{}"}, PortNames(("in",), ("out",))
+    )
 
 
 def test_equal_scales_and_zero_points_are_stored_once() -> None:
@@ -59,11 +62,7 @@ def test_a_model_is_read_as_it_was_written(tmp_path: Path) -> None:
     save(model(), tmp_path / "model.tflite")
     read, written = load(tmp_path / "model.tflite"), model()
     assert (read.inputs, read.outputs, read.description) == ((0,), (3,), "text")
-    assert (read.input_names, read.output_names, read.metadata) == (
-        ("in",),
-        ("out",),
-        {"note": b"{}"},
-    )
+    assert (read.names, read.metadata) == ((("in",), ("out",)), {"note": b"{}"})
     for a, b in zip(read.tensors, written.tensors, strict=True):
         assert (a.name, a.type, a.shape, a.signature) == (b.name, b.type, b.shape, b.signature)
         assert (a.data is None) is (b.data is None)
@@ -86,8 +85,7 @@ def test_equal_constants_are_stored_once() -> None:
         single.operators,
         single.inputs,
         single.outputs,
-        input_names=("in",),
-        output_names=("out",),
+        names=PortNames(("in",), ("out",)),
     )
     assert len(to_bytes(again)) < len(plain) + 120
 
@@ -126,9 +124,7 @@ def test_mutated_files_are_read_or_refused_in_a_sentence() -> None:
 
 def test_a_tensor_that_is_read_before_it_is_computed_is_refused() -> None:
     correct = model()
-    wrong = Model(
-        correct.tensors, correct.operators, (), (3,), input_names=(), output_names=("out",)
-    )
+    wrong = Model(correct.tensors, correct.operators, (), (3,), names=PortNames((), ("out",)))
     with pytest.raises(FileError, match="reads 'x', which is not computed before it"):
         from_bytes(to_bytes(wrong))
 

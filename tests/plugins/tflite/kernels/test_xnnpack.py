@@ -13,7 +13,7 @@ from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT16
 from qtool.plugins.tflite import litert
 from qtool.plugins.tflite.engine import lower
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor, to_bytes
 from qtool.plugins.tflite.tflite_file import TfliteFile
 from qtool.plugins.tflite.verification import compare_delegate_codes
 from tests.backends.kernels.ort_session import params
@@ -33,8 +33,7 @@ def test_floats_become_int16(count: int, tmp_path: Path) -> None:
     tensors = (Tensor("x", "float32", x.shape), Tensor("y", "int16", x.shape, quantization=params))
     model = Model(
         *(tensors, (Operator("QUANTIZE", (0,), (1,), {}, 2),), (0,), (1,)),
-        input_names=("x",),
-        output_names=("y",),
+        names=PortNames(("x",), ("y",)),
     )
     path = tmp_path / "model.tflite"
     path.write_bytes(to_bytes(model))

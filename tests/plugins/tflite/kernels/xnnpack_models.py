@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor
 
 Array = np.ndarray[Any, Any]
 Drawn = tuple[list[Tensor], Operator]
@@ -17,7 +17,7 @@ def model(generator: np.random.Generator, kind: str) -> tuple[Model, list[Array]
     tensors, op = KINDS[kind](Draw(generator))
     inputs = tuple(i for i in op.inputs if tensors[i].data is None)
     names = tuple(tensors[i].name for i in inputs)
-    drawn = Model(tuple(tensors), (op,), inputs, op.outputs, input_names=names, output_names=("o",))
+    drawn = Model(tuple(tensors), (op,), inputs, op.outputs, names=PortNames(names, ("o",)))
     return drawn, [generator.integers(-128, 128, tensors[i].shape).astype(np.int8) for i in inputs]
 
 
