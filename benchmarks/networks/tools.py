@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DEFAULTS", "TOOLS", "Job", "Tool"]
+__all__ = ["DEFAULTS", "TOOLS", "Job", "Tool", "prepare"]
 
 PER_CHANNEL = 13  # first operator set of ONNX with scales per channel
 PERCENTILE = 99.999
@@ -72,7 +72,7 @@ def _named(job: Job) -> Iterator[dict[str, np.ndarray]]:
         yield sample if known else dict(zip(names, sample.values(), strict=True))
 
 
-def _prepare(job: Job) -> Path:
+def prepare(job: Job) -> Path:
     """Write the file that onnxruntime.quantization takes: of an operator set with scales per
     channel, with symbolic shapes, or without them where that fails."""
     import onnx
@@ -102,7 +102,7 @@ def _static(job: Job, **options: Any) -> None:
         def get_next(self) -> Any:
             return next(rows, None)
 
-    q.quantize_static(_prepare(job), job.out, Samples(), per_channel=True, **options)
+    q.quantize_static(prepare(job), job.out, Samples(), per_channel=True, **options)
 
 
 def _percentile(job: Job) -> None:
@@ -123,7 +123,7 @@ def _dynamic(job: Job) -> None:
     try:
         q.quantize_dynamic(job.plain, job.out)
     except Exception:  # noqa: BLE001  # constants that are nodes, for one
-        q.quantize_dynamic(_prepare(job), job.out)
+        q.quantize_dynamic(prepare(job), job.out)
 
 
 def _nncf(job: Job) -> None:

@@ -11,12 +11,16 @@ from itertools import pairwise
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from qtool import distributed
 from qtool.algorithms.comparable_pairs import MIN_POWER, Pair, comparable_pairs
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
+from qtool.algorithms.next_token_loss import (
+    NextTokens,
+    conclusive_change,
+    find_next_tokens,
+    float_outputs,
+)
 from qtool.algorithms.part_samples import PartBatch, float_side
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -58,12 +62,6 @@ class Errors:
     signal: torch.Tensor
     noise: torch.Tensor
     loss: torch.Tensor
-
-
-def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
-    """Return the floating-point outputs of a module."""
-    leaves = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
-    return [t for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
 def target_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:

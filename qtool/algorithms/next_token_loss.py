@@ -73,7 +73,9 @@ def find_next_tokens(graph: FloatGraph, batch: Batch) -> NextTokens | None:
     other = ids.clone()
     other[:, -1] = torch.where(ids[:, -1] == ids[:, 0], ids[:, 1], ids[:, 0])
     changed = graph.call_of([other if i == tokens.ids else t for i, t in enumerate(tensors)])
-    one, two = (_float_outputs(graph, each)[tokens.logits][:, :-1] for each in (batch, changed))
+    with torch.no_grad():
+        every = [float_outputs(graph.module, each) for each in (batch, changed)]
+    one, two = (each[tokens.logits][:, :-1] for each in every)
     far = (one - two).abs().max() > _SAME * one.abs().max()
     return None if bool(far) or one.shape[:2] != ids[:, :-1].shape else tokens
 
@@ -89,7 +91,7 @@ def conclusive_change(before: torch.Tensor, after: torch.Tensor) -> float | None
     return mean if abs(mean) > STANDARD_ERRORS * error else None
 
 
-def _float_outputs(graph: FloatGraph, batch: Batch) -> list[torch.Tensor]:
-    with torch.no_grad():
-        leaves = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
+def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
+    """Return the floating-point outputs of a module."""
+    leaves = pytree.tree_leaves(module(*batch.args, **batch.kwargs))
     return [t for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]

@@ -215,8 +215,8 @@ class LayerMoments:
     def inverse(self, start: int, end: int) -> InverseHessian:
         return self.inputs.inverse(start, end)
 
-    def products(self, start: int, end: int) -> torch.Tensor:
-        return self.inputs.squares[start // COLUMNS][:, :, end - start :]
+    def effect(self, change: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return change, self.inputs.squares[start // COLUMNS][:, :, change.shape[-1] :]
 
 
 def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:

@@ -171,17 +171,13 @@ class Quantized(Summarized, InProcess):
             exports[kind.suffix] = kind.export(self._simulation, self.info.metadata())
         return exports[kind.suffix]
 
-    @property
-    def _onnx(self) -> OnnxExport:
-        export = self._export_as(ONNX)
-        assert isinstance(export, OnnxExport)
-        return export
-
     @exclusive
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """Return the ONNX model, unverified. Most people want `export`, which has the arguments."""
         check_format(target(self.plan.target).name, format)
-        return copy.deepcopy(self._onnx.model(format))  # the stored one stays as it is
+        export = self._export_as(ONNX)
+        assert isinstance(export, OnnxExport)
+        return copy.deepcopy(export.model(format))  # the stored one stays as it is
 
     @exclusive
     @relaxed_gc()

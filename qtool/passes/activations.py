@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -96,13 +97,13 @@ def _write_gates(module: fx.GraphModule) -> int:
         name, first = G.name_of(node), next(iter(module.graph.nodes))
         added = torch.tensor([offset], dtype=torch.float32)
         half = G.add_tensor(module, first, added, f"{name}.half")
-        sixth = G.add_call(node, torch_ops.rescale, (x, slope), f"{name}.sixth", node)
-        total = G.add_call(node, aten.add.Tensor, (sixth, half), f"{name}.add", node)
+        add = partial(G.add_call, node, like=node, value_from=x)  # elementwise: the form of x
+        sixth = add(torch_ops.rescale, (x, slope), f"{name}.sixth")
+        total = add(aten.add.Tensor, (sixth, half), f"{name}.add")
         swish = node.target is aten.hardswish.default
-        gate_name = f"{name}.gate" if swish else name
-        new = G.add_call(node, aten.clamp.default, (total, 0.0, 1.0), gate_name, node)
+        new = add(aten.clamp.default, (total, 0.0, 1.0), f"{name}.gate" if swish else name)
         if swish:
-            new = G.add_call(node, aten.mul.Tensor, (x, new), name, node)
+            new = add(aten.mul.Tensor, (x, new), name)
         G.replace(node, new)
     return len(gates)
 

@@ -13,12 +13,12 @@ from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import (
     best_candidate,
     error_ratios,
-    float_outputs,
     output_noise,
     quantized_module,
     relative_error,
 )
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
+from qtool.algorithms.next_token_loss import float_outputs
 from qtool.algorithms.pipeline import Step, run_step
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.core.data import Batch

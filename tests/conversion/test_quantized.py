@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool.api.conversion import calibrate, convert, quantize
+from qtool.backends.formats import ONNX
 from qtool.backends.onnxruntime import planned_export as module
 from qtool.backends.onnxruntime.verification import planned_file
 from qtool.conversion import quantized as quantized_module
@@ -80,7 +81,7 @@ def test_a_failed_verification_leaves_what_was_there(
     path.write_text("the last good one")
     model = quantize(network("linear"), [samples("linear", 16)], accuracy="fast")  # it stores this
     wrong = corrupt("2.weight.codes", np.negative)
-    monkeypatch.setattr(model._onnx, "model", lambda *_: wrong)
+    monkeypatch.setattr(model._export_as(ONNX), "model", lambda *_: wrong)
     with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
         model.export(path)
     assert path.read_text() == "the last good one"

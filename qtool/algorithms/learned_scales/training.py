@@ -22,14 +22,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from safetensors.torch import load, save
 
-from qtool.algorithms.acceptance import (
-    float_outputs,
-    ranks_for,
-    relative_error,
-    target_outputs,
-)
+from qtool.algorithms.acceptance import ranks_for, relative_error, target_outputs
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
+from qtool.algorithms.next_token_loss import float_outputs
 from qtool.algorithms.part_samples import choose_samples, join_batches
 from qtool.algorithms.registry import LEARNED_SCALES
 from qtool.core.data import Batch

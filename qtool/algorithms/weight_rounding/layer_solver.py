@@ -70,12 +70,9 @@ class LayerEvidence(Protocol):
             torch.linalg.LinAlgError: the Hessian is singular.
         """
 
-    def products(self, start: int, end: int) -> torch.Tensor:
-        """Return the products of columns `start` to `end` with all later ones.
-
-        Returns:
-            X[start:end]^T X[end:] over the training rows, [groups, end - start, in - end].
-        """
+    def effect(self, change: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two factors of change X[start:end]^T X[end:] over the training rows, which a
+        change [groups, out, end - start] of the weights adds to the moment of later columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +212,7 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
         change = rounded[:, :, block] - old
         residual = torch.baddbmm(residual, x[:, :, block], change.mT, alpha=-1)
         moment = moment[:, :, width:]  # of the columns that are not rounded yet
-        moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
+        moment = torch.baddbmm(moment, *evidence.effect(change, start), alpha=-1)
     return as_weight(node, rounded, shape)
 
 
@@ -282,10 +279,15 @@ class RowEvidence:
             return invert_hessian(hessian(self.inputs[:, :, start:end]))
         return invert_hessian(self.squares[:, start:end, start:end])
 
-    def products(self, start: int, end: int) -> torch.Tensor:
-        if self.squares is None:
-            return self.inputs[:, :, start:end].mT @ self.inputs[:, :, end:]
-        return self.squares[:, start:end, end:]
+    def effect(self, change: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs, width = change.shape[1:]
+        if self.squares is not None:
+            return change, self.squares[:, start : start + width, start + width :]
+        _, own, later = self.inputs.tensor_split((start, start + width), dim=2)
+        rows, rest = later.shape[1:]
+        if outputs * rows * (width + rest) < width * rest * (rows + outputs):
+            return (own @ change.mT).mT, later
+        return change, own.mT @ later
 
 
 def solve_by_rows(

@@ -309,8 +309,11 @@ def _may_alias(node: fx.Node) -> bool:
 
 _TRACED = (aten.lift_fresh_copy.default, aten.alias.default)
 """Tracing changes these, although their schemas have no alias."""
-_SIZES = (operator.add, operator.sub, operator.mul, operator.floordiv)
-"""Arithmetic of sizes."""
+_SIZES = (
+    *(operator.add, operator.sub, operator.mul, operator.floordiv),
+    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+)
+"""Arithmetic of sizes, and what is asserted of them."""
 _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 RULES: Mapping[Any, Rule] = {

@@ -8,7 +8,6 @@ extremes are two weights of one sign at the highest activation code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,6 +19,7 @@ from qtool.core.weight_pairs import saturating_pairs
 
 _INT16_MAX = 2**15 - 1
 _UP = 1 + 2.0**-20
+_pairs = lru_cache(maxsize=64)(saturating_pairs)
 
 
 def saturation_limit(activation: QType) -> int:
@@ -27,7 +27,8 @@ def saturation_limit(activation: QType) -> int:
     return _INT16_MAX // activation.qmax
 
 
-def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
+@lru_cache(maxsize=64)
+def pair_partners(shape: tuple[int, ...], groups: int = 1) -> torch.Tensor:
     """Return the weights that each weight of an output channel can meet in a pair.
 
     Args:
@@ -37,11 +38,6 @@ def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     Returns:
         int64 [weights of a channel, 2], indices into the flattened channel; -1 for none.
     """
-    return _partners(tuple(shape), groups)
-
-
-@lru_cache(maxsize=64)
-def _partners(shape: tuple[int, ...], groups: int) -> torch.Tensor:
     table = torch.full((torch.Size(shape[1:]).numel(), 2), -1)
     for one, other in _pairs(shape, groups).tolist():
         for a, b in ((one, other), (other, one)):
@@ -91,17 +87,12 @@ def widen_scales(
 
 def _largest(rows: torch.Tensor, groups: int) -> torch.Tensor:
     """`largest_pair_sums` of [out, ...], by channel."""
-    pairs = _pairs(tuple(rows.shape), groups)
-    both = rows.flatten(1).to(torch.int64)[:, pairs]  # [out, pairs, 2]
+    pairs, flat = _pairs(tuple(rows.shape), groups), rows.flatten(1).to(torch.int16)
     if not len(pairs):
         return torch.zeros(len(rows), dtype=torch.int64)
-    sums = both.clamp(min=0).sum(-1), (-both).clamp(min=0).sum(-1)
-    return torch.maximum(*sums).amax(1)
-
-
-@lru_cache(maxsize=64)
-def _pairs(shape: tuple[int, ...], groups: int) -> torch.Tensor:
-    return saturating_pairs(shape, groups)
+    one, other = (flat.index_select(1, side) for side in pairs.T)
+    sums = ((one * s).clamp(min=0) + (other * s).clamp(min=0) for s in (1, -1))
+    return torch.maximum(*(each.amax(1) for each in sums)).to(torch.int64)
 
 
 def shrink_pairs(

@@ -52,6 +52,11 @@ def write_under_a_view(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return view
 
 
+def assert_a_number(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch._check(m.kept.sum().int().item() >= 0)
+    return conv(m, x)
+
+
 def write_to_a_view(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     y = conv(m, x)
     y[:, 0].mul_(2)
@@ -95,6 +100,7 @@ SHORT: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "reshape of what is contiguous": lambda m, x: conv(m, x).contiguous().reshape(-1, 2, 16, 8),
     "flatten of a cast to what it is": lambda m, x: conv(m, x).to(torch.float32).flatten(1),
     "a cast of what is contiguous": lambda m, x: conv(m, x).contiguous().to(torch.float64),
+    "assertion of a number": assert_a_number,
     "write twice": write_twice,
     "write then view": write_then_view,
     "read before the write": read_before_the_write,

@@ -38,6 +38,10 @@ def _number_minus(x: Value, number: float, factor: float = 1) -> Value:
     return op.Sub(minuend, x if factor == 1 else op.Mul(x, scale))
 
 
+def _rescale(x: Value, factor: float) -> Value:
+    return op.Mul(x, factor)
+
+
 def _quantize(x: Value, scale: Value, zero_point: Value) -> Value:
     return op.QuantizeLinear(x, scale, zero_point)
 
@@ -89,6 +93,7 @@ WRITERS: dict[TorchOperator, Writer] = {
     # Operators that torch.onnx decomposes by tracing the graph again.
     aten.rms_norm.default: _rms_norm,
     aten.rsub.Scalar: _number_minus,
+    torch_ops.rescale: _rescale,
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.dequantize_once: _dequantize_once,

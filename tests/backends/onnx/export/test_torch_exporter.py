@@ -71,6 +71,13 @@ def test_most_graphs_are_not_traced_again(name: str, monkeypatch: pytest.MonkeyP
     assert written(AS_IT_IS[name]) == 0
 
 
+def test_hard_swish_in_integers_is_not_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Hardswish(), nn.Conv2d(4, 2, 1)).eval()
+    quantized = qtool.quantize(model, [torch.randn(32, 2, 4, 4)], accuracy="fast")
+    monkeypatch.setattr(module, "_translate_all", lambda *_: pytest.fail("traced again"))
+    assert "Clip" in {n.op_type for n in quantized.to_onnx().graph.node}
+
+
 def test_what_has_no_translation_goes_the_whole_way(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     whole = _core.export
