@@ -83,7 +83,7 @@ def _tflite_differences(one: Any, two: Any) -> Iterator[str]:
     both = [n for n in kept[0] if n in kept[1] and kept[0][n] != kept[1][n]]
     if both:
         yield f"types or scales of {_listed(both)}"
-    fields = ("inputs", "outputs", "description", "input_names", "output_names", "subgraphs")
+    fields = ("inputs", "outputs", "description", "names", "subgraphs")
     yield from (f for f in fields if getattr(one, f) != getattr(two, f))
     texts = [{k: v.decode("latin-1") for k, v in m.metadata.items()} for m in (one, two)]
     yield from _keys_that_differ(*map(_metadata, texts))

@@ -85,12 +85,10 @@ def shape_remedies(
     if len(shape) == 4 and fits([shape[axis] for axis in (0, 3, 1, 2)]):
         return [_edit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
     if name and len(shape) == len(expected):
-        axes = [
-            f"{name}:{axis}"
-            for axis, (e, s) in enumerate(zip(expected, shape, strict=True))
-            if axis and isinstance(e, int) and e != s
-        ]
-        return [Argument("--dynamic", tuple(axes), "for sizes that vary give {}")] if axes else []
+        spatial = range(2 if len(shape) > 3 else 1, len(shape))  # channels do not vary
+        axes = [a for a in spatial if isinstance(expected[a], int) and expected[a] != shape[a]]
+        text = "if the model takes other sizes, give {}"
+        return [Argument("--dynamic", tuple(f"{name}:{a}" for a in axes), text)] if axes else []
     return []
 
 

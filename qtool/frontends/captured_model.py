@@ -44,7 +44,12 @@ from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
 from qtool.frontends.own_models import FileNetwork
 from qtool.frontends.to_float32 import note_on_data, to_float32
-from qtool.frontends.torch.example_inputs import FixedSizeError, SuggestedSizes, check_dynamic
+from qtool.frontends.torch.example_inputs import (
+    FixedSizeError,
+    SuggestedSizes,
+    VaryingSizes,
+    check_dynamic,
+)
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.input_remedies import check_samples
@@ -294,24 +299,24 @@ def _with_suggested_sizes(
     Raises:
         CaptureError: the model cannot be captured.
     """
+    fixed: tuple[str, ...] = ()
     try:
         graph = capture_module(model, batch, dynamic)
     except FixedSizeError as error:
         name, axis = error.name, error.axis
         if not isinstance(dynamic, SuggestedSizes) or not dynamic.has(name, axis):
             raise
-        note = (
-            f"dimension {axis} of input '{name}' is fixed to {error.size}, the only size that the "
-            f"model takes; pad to it ({argument('--max-length')} with "
-            f"{argument('--pad-to-max-length')})"
-        )
+        if not isinstance(dynamic, VaryingSizes):  # else batches of another size are refused
+            only = f"is fixed to {error.size}, the only size that the model takes"
+            pad = f"pad to it ({argument('--max-length')} with {argument('--pad-to-max-length')})"
+            fixed = (f"dimension {axis} of input '{name}' {only}; {pad}",)
     else:
         doubled = {i.shape[0] for i in graph.inputs if i.shape} == {MIN_SAMPLES}
         if dynamic is None and batch.size == 1 and doubled:
             graph = capture_module(model, batch, {})  # it computes with its number of samples
         return graph, ()
     graph, notes = _with_suggested_sizes(model, batch, dynamic.without(name, axis))
-    return graph, (note, *notes)
+    return graph, (*fixed, *notes)
 
 
 def _check_torch_defaults() -> None:

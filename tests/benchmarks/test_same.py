@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.same.differences import differences, folder_differences
-from qtool.plugins.tflite.file import Model, Operator, Quantization, Tensor, save
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Quantization, Tensor, save
 
 
 def _onnx(file: Path, weight: float = 1, code: int = 1, op: str = "Relu", note: str = "1") -> None:
@@ -27,11 +27,9 @@ def _tflite(file: Path, scale: float = 1, code: int = 1, op: str = "RELU", note:
     scales = Quantization(np.float32([scale]), np.int64([0]))
     tensors = [Tensor(n, "int8", (1,), quantization=scales) for n in "xyw"]
     tensors[2] = replace(tensors[2], data=np.int8([code]))
-    notes, names = {"numbers": note.encode()}, {"input_names": ("x",), "output_names": ("y",)}
-    save(
-        Model(tuple(tensors), (Operator(op, (0,), (1,)),), (0,), (1,), metadata=notes, **names),
-        file,
-    )
+    notes, names = {"numbers": note.encode()}, PortNames(("x",), ("y",))
+    operators = (Operator(op, (0,), (1,)),)
+    save(Model(tuple(tensors), operators, (0,), (1,), metadata=notes, names=names), file)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def not_a_number() -> list[torch.Tensor]:
 
 
 def other_shape() -> list[torch.Tensor]:
-    return [*images(), torch.zeros(8, 2, 6, 7)]
+    return [*images(), torch.zeros(8, 3, 6, 6)]
 
 
 def fails() -> list[torch.Tensor]:

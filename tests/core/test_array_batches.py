@@ -49,7 +49,7 @@ def test_one_array_is_all_samples(data):
 
 
 def test_arrays_by_name():
-    first, again = peek({"x": X, "mask": X.numpy()}, nn.ParameterList())
+    (first, *_), again = peek({"x": X, "mask": X.numpy()}, nn.ParameterList())
     assert list(first.kwargs) == ["x", "mask"]
     assert len(list(again)) == 2
 

@@ -13,7 +13,7 @@ import qtool
 from qtool.core.data.calibration_samples import DataDigest, merged_digest
 from qtool.core.versions import own_version, version_of
 from qtool.evaluation.measure.provenance import Provenance, provenance
-from qtool.plugins.tflite.file import Model, Operator, Tensor, to_bytes
+from qtool.plugins.tflite.file import Model, Operator, PortNames, Tensor, to_bytes
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -114,8 +114,8 @@ def test_a_tflite_file_of_another_tool(tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     tensors = Tensor("x", "float32", (1, 4)), Tensor("y", "float32", (1, 4))
     relu = Operator("RELU", (0,), (1,), {}, 1)
-    names = {"input_names": ("x",), "output_names": ("y",), "description": "another tool"}
-    path.write_bytes(to_bytes(Model(tensors, (relu,), (0,), (1,), **names)))
+    names = PortNames(("x",), ("y",))
+    path.write_bytes(to_bytes(Model(tensors, (relu,), (0,), (1,), "another tool", names=names)))
     result = provenance(path)
     assert (result.qtool, result.origin, result.producer) == (None, None, "another tool")
     assert "not a file of qtool" in str(result)

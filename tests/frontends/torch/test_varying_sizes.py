@@ -71,7 +71,7 @@ def test_equal_lengths_stay_fixed() -> None:
 
 def test_what_is_read_once_names_the_argument() -> None:
     """Its next item may be the same memory, so it is not read ahead."""
-    with pytest.raises(DataError, match="for sizes that vary give dynamic=") as error:
+    with pytest.raises(DataError, match="if the model takes other sizes, give dynamic=") as error:
         shapes(Tokens(), iter(texts(9, 12)))
     dynamic = {n: {0: "batch", 1: f"{n}_1"} for n in ("ids", "mask")}
     assert f"dynamic={ {'ids': dynamic['ids']} }" in str(error.value)
