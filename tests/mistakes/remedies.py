@@ -32,6 +32,10 @@ PLACEHOLDERS = {"FILE.onnx": "other.onnx", "n=VALUE": "n=3", "s=VALUE": "s=3.0"}
 FLAGS = ("--external-data", "--noise-input")
 
 
+REPLACED = {"--data": "--shape", "--eval": "--labels"}
+"""Argument -> the one that goes when it is given."""
+
+
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[QtoolError]:
     """The errors with remedies that were made so far."""
@@ -61,7 +65,7 @@ def run(words: list[str]) -> tuple[int, str]:
 def changed(words: list[str], remedy: Argument | Omission) -> list[str]:
     """Return a command line with an argument replaced, added or left out."""
     words = list(words)
-    for name in (remedy.name, getattr(remedy, "replaces", "")):
+    for name in (remedy.name, REPLACED.get(remedy.name, "")):
         if name in words:
             at = words.index(name)
             del words[at : at + (1 if name in FLAGS else 2)]
