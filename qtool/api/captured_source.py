@@ -66,7 +66,7 @@ def captured_source(
     check_cached(file, model)
     ahead, stream = peek(data.batches, data_module(model))
     first = broadcast_first_batch(ranks, next(iter(ahead), None), "evaluation")
-    captured = capture_model(model, first, dynamic or sizes_of_data(model, ahead))
+    captured = capture_model(model, first, sizes_of_data(model, ahead, dynamic))
     check_cache(file, captured.graph.inputs)
     if not other_model:
         _check_same_model(file, captured, model)

@@ -73,9 +73,7 @@ def capture_data(
     if ahead:
         ahead[0].check_finite(0)
     first = broadcast_first_batch(current(), ahead[0] if ahead else None)
-    captured = capture_model(
-        model, first, sizes_of_data(model, ahead) if dynamic is None else dynamic
-    )
+    captured = capture_model(model, first, sizes_of_data(model, ahead, dynamic))
     with unlogged():  # who measures with the labels says how they are numbered
         labels = labelled_classes(data, len(_arguments(model)))
     captured.graph = replace(captured.graph, labels=labels, columns=input_columns(data))
@@ -83,13 +81,15 @@ def capture_data(
     return captured, first, itertools.chain(ahead, stream)
 
 
-def sizes_of_data(model: Model | Captured, ahead: Sequence[Batch]) -> DynamicSizes | None:
-    """Return the dimensions of a module's inputs whose sizes differ between batches; None where
-    none does, a file names its own, or other ranks have other batches."""
+def sizes_of_data(
+    model: Model | Captured, ahead: Sequence[Batch], dynamic: DynamicSizes | None
+) -> DynamicSizes | None:
+    """Return the dynamic sizes that a user chose, or those of a module's inputs that differ between
+    batches; None where none does, a file names its own, or other ranks have other batches."""
     if not isinstance(model, nn.Module) or isinstance(model, FileNetwork):
-        return None
-    if current().is_distributed:
-        return None
+        return dynamic
+    if dynamic is not None or current().is_distributed:
+        return dynamic
     return varying_sizes(model, ahead)
 
 

@@ -23,18 +23,15 @@ def with_common_batch(graph: G.FloatGraph) -> G.FloatGraph:
     """Return the graph with one name for first sizes that have to be equal: the example has them
     equal, and the graph runs with equal ones alone."""
     example = Batch(*graph.example).to(G.device_of(graph.module))
-    sizes: dict[str, int] = {}
     first: dict[str, int] = {}
     for spec, tensor in zip(graph.inputs, graph.tensors_of(example), strict=True):
-        named = zip(spec.shape, tensor.shape, strict=True)
-        sizes |= {name: size for name, size in named if isinstance(name, str)}
         if spec.shape and isinstance(spec.shape[0], str):
             first[spec.shape[0]] = len(tensor)
     batch, *others = first or ("",)
     few, more = _SIZES
 
     def runs(**changed: int) -> bool:
-        return _runs(graph, resize(graph, example, {**sizes, **changed}))
+        return _runs(graph, resize(graph, example, changed))
 
     same: dict[str, str] = {}
     for name in others:

@@ -17,7 +17,7 @@ from qtool.algorithms.error_sources import IN_CODES
 from qtool.algorithms.registry import samples_to_keep
 from qtool.api.captured_source import by_input_name
 from qtool.api.conversion import convert, probes_of_steps
-from qtool.api.conversion_inputs import data_module
+from qtool.api.conversion_inputs import data_module, sizes_of_data
 from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import format_of, own_format, runtime_title
@@ -27,7 +27,7 @@ from qtool.core import graph as G
 from qtool.core.array_batches import whole_arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import QuantizeOptions, TuneKeywords
-from qtool.core.data import Batch, batches, whole_texts
+from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError, OptionError, PlanError
 from qtool.core.frame_columns import in_column_order, input_columns, split_labels
 from qtool.core.graph import FloatGraph
@@ -128,18 +128,18 @@ def tune(
     data, eval_data = _reiterable(data), _reiterable(eval_data)
     if function is not None:
         function, eval_data, _ = over_data(function, eval_data, labels)
-    first = next(batches(data, data_module(model)), None)
-    if first is None:
+    ahead, _ = peek(data, data_module(model))
+    if not ahead:
         raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
-    captured = capture_model(model, first, how.dynamic)
+    captured = capture_model(model, ahead[0], sizes_of_data(model, ahead, how.dynamic))
     format_of(kind).check_graph(captured.for_target(target)[0])
-    network = _Network(captured, first, target, how.observer, suffixes_of(kind)[0])
+    network = _Network(captured, ahead[0], target, how.observer, suffixes_of(kind)[0])
     recipes = _recipes(how, accuracy, options.choices)
     plans = _plans(network, recipes, options.choices)
     calibration = calibrate_plans(captured, data, plans, progress)
 
     def converted(chosen: Recipe) -> QuantizedModel:
-        return convert(captured, calibration, target=target, recipe=chosen, sample=first)
+        return convert(captured, calibration, target=target, recipe=chosen, sample=ahead[0])
 
     named = _NamedBatches(captured.graph, whole_texts(eval_data))
 

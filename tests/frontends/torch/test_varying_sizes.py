@@ -59,6 +59,12 @@ def test_lengths_that_differ_are_dynamic(data: Batches, tmp_path: Path) -> None:
     assert "16 samples" in str(qtool.evaluate(tmp_path / "a.onnx", model, texts(5, 20)))
 
 
+def test_a_search_takes_lengths_that_differ() -> None:
+    goals = qtool.TuneGoals(min_sqnr=10)
+    result = qtool.tune(Tokens().eval(), texts(9, 12), texts(8, 11), goals=goals)
+    assert result.best.score.sqnr_db > 10
+
+
 def test_sides_of_square_images_have_names_of_their_own() -> None:
     images = [torch.randn(4, 3, n, n) for n in (8, 12, 10)]
     model = nn.Conv2d(3, 4, 3)
