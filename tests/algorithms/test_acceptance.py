@@ -69,14 +69,17 @@ def test_noise_is_added_up_over_batches() -> None:
         exact, found = net(x).double(), module(x)
     by_hand = (exact - found).square().sum() / exact.square().sum()
     assert whole == pytest.approx(float(by_hand), rel=1e-6)  # summed in another order
-    assert parts == pytest.approx(whole, rel=1e-6)
+    # A product of 5 rows may round otherwise than one of 32: by an eps of the values, which are
+    # noise ** -0.5 times as large as their errors.
+    rounding = 2 * torch.finfo(torch.float32).eps / whole**0.5
+    assert parts == pytest.approx(whole, rel=rounding)
     assert not output_noise(state, [captured.graph.module], [Batch((x,))])[0].any()
     samples, halves = (
         output_noise(state, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
     )
     each = (exact - found).square().sum(1) / exact.square().sum()
     assert torch.allclose(samples, each, rtol=1e-6)
-    assert torch.allclose(halves, each, rtol=1e-6)
+    assert torch.allclose(halves, each, rtol=rounding)
 
 
 @pytest.mark.parametrize(("width", "counted"), [(4, 4), (1, 32)], ids=["mixed", "one number"])
