@@ -25,7 +25,6 @@ from qtool.core.on_use import OnUse
 from qtool.core.option_records import keywords_of
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
-from qtool.distributed import current
 from qtool.evaluation.speedup import compare_speed, untimed_reason
 from qtool.planning.plan import plan_title
 
@@ -60,9 +59,6 @@ def quantize_by_blocks(
     If the process ends early, even by a kill, the same call resumes after the last finished block
     and writes the same bytes. Until then its checkpoint is in `<path>.blocks`.
 
-    In a process group of torch.distributed all ranks call it, each with its share of the data and a
-    path that all of them can access.
-
     Args:
         folder: a folder of transformers or timm with config.json and one or more safetensors files,
             or an ONNX file with its weights as external data.
@@ -90,7 +86,7 @@ def quantize_by_blocks(
         FileError: a file cannot be written, or the checkpoint is of another model or data.
         VerificationError: a block does not compute what its plan says, or the file was written and
             does not run on the evaluation data.
-        RanksError: the ranks have different arguments, or one of them failed.
+        RanksError: several ranks of a process group call it.
     """
     if evaluation is not None:
         evaluation.check(None, data)
@@ -168,7 +164,7 @@ def _file_of_blocks(
         untimed = untimed_reason(plan.target)
         if source.is_dir() or converted.measured is None:
             untimed = untimed or _UNTIMED
-        elif not untimed and not current().rank:
+        elif not untimed:
             files = source, converted.path
             how = converted.examples, plan.target, plan.recipe.mode, options.timing
             with track_task("timing"):

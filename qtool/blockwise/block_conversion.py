@@ -34,7 +34,6 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.cut import Block, weight_bytes
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.types import Change
-from qtool.distributed import share_steps
 from qtool.frontends.captured_model import Captured
 from qtool.metrics.output_errors import OutputErrors
 from qtool.verification.estimate import ESTIMATE, estimate_outputs
@@ -91,17 +90,14 @@ def convert_block(run: BlockwiseRun, index: int) -> None:
         size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         read = partial(_stored_samples, values, names, own)
         samples = PartSamples(size, run.shared_points(index), read)
-        with share_steps():  # judged by the errors of the block's results, on held-out samples
-            state = replace(run_steps(training, replace(state, samples=samples)), samples=None)
+        # judged by the errors of the block's results, on held-out samples
+        state = replace(run_steps(training, replace(state, samples=samples)), samples=None)
         if any(change.step == step.name for change in state.changes for step in training):
             # for its new results, which the next blocks read
             _, errors = run_block(solved, {}, stores, own, state)
-    record = None
-    if not checkpoint.ranks.rank:
-        measured = sum(batch.size for batch in own if batch.measured)
-        digest = save_changed_values(checkpoint.block(index), start, state)
-        record = _check_block(run, state, layers, errors, coded, measured, digest)
-    checkpoint.add(record)
+    measured = sum(batch.size for batch in own if batch.measured)
+    digest = save_changed_values(checkpoint.block(index), start, state)
+    checkpoint.add(_check_block(run, state, layers, errors, coded, measured, digest))
 
 
 def _start(run: BlockwiseRun, index: int, example: Sequence[Any]) -> ConversionState:

@@ -4,14 +4,10 @@ A layer that reads the result of another one is a level above it (`BlockRun`). F
 batches run up to the inputs of its layers; then the weights of these are rounded, and the batches
 continue from there. Live activations are stored on disk in between, so that one batch at a time is
 in memory.
-
-Each rank runs its share of the batches and stores their activations. Then each accumulates the
-moments of its layer shards over the batches of all ranks, in the order of a single process.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -38,7 +34,6 @@ from qtool.core.graph.levels import Levels, with_known
 from qtool.core.graph.node_calls import Values
 from qtool.core.memory import trim_memory
 from qtool.core.types import Array
-from qtool.distributed import Ranks, current
 from qtool.metrics.output_errors import OutputErrors
 
 _SIZE = "size "
@@ -88,30 +83,29 @@ def run_block(
     at = _start(state, solvers, stores, trained)
     for level in range(at.levels.top + 1):
         calls = [at.calls[number] for number in at.levels.stops_of(level + 1)]
-        shards = make_shards(current(), calls, sum(b.fitted for b in batches))
+        shards = make_shards(calls, sum(b.fitted for b in batches))
         _advance(at, level, batches, shards)
         for call in calls:
             _solve(at, call, [shard for shard in shards if shard.call is call])
         del shards
         trim_memory()
-    return at.solved, _join_errors(current(), at.errors)
+    return at.solved, _join_errors(at.errors)
 
 
 def _advance(
     at: BlockRun, level: int, batches: Sequence[StoredBatch], shards: Sequence[Shard]
 ) -> None:
     """Run all batches through one level, and accumulate the moments of the next level's shards."""
-    ranks, alive = current(), at.levels.alive(level, at.outputs.values())
+    alive = at.levels.alive(level, at.outputs.values())
     targets = set(at.levels.stops_of(level + 1))  # computed in the float network alone
     fitted = [batch for batch in batches if batch.fitted]
     ends = accumulate(batch.size for batch in fitted)
     firsts = {b.number: end - b.size for b, end in zip(fitted, ends, strict=True)}
-    for batch in batches[ranks.rank :: ranks.size]:
+    for batch in batches:
         index = batch.number
-        ranks.check()
         exact, coded = _load(at, level, index)
         at.levels.advance(level, exact, coded, alive)
-        if batch.fitted and not ranks.is_distributed:
+        if batch.fitted:
             add_batch(shards, exact, coded, firsts[index])
         if level < at.levels.top:
             kept = _to_named(exact, alive | targets), _to_named(coded, alive)
@@ -119,11 +113,6 @@ def _advance(
         else:
             _store_results(at, batch, exact, coded)
             at.stores.scratch.drop(index)
-    if ranks.is_distributed and shards:
-        ranks.all_gather("")  # a barrier: all batches are stored
-        for number, first in firsts.items():
-            ranks.check()
-            add_batch(shards, *_load(at, level + 1, number), first)
 
 
 def _load(at: BlockRun, level: int, index: int) -> tuple[Values, Values]:
@@ -182,12 +171,10 @@ def _errors(name: str, exact: torch.Tensor, coded: torch.Tensor) -> OutputErrors
     )
 
 
-def _join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
-    """Return the errors of the results over the batches of all ranks, in their order."""
-    gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(errors))]
+def _join_errors(errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
+    """Return the errors of the results over all batches."""
     joined = dict[str, OutputErrors]()
-    for name in dict.fromkeys(name for own in gathered for name in own):
-        rows = sorted(row for own in gathered for row in own.get(name, []))
+    for name, rows in errors.items():
         noise = np.array([[each for _, part, _ in rows for each in part]])
         power = np.array([[each for _, _, part in rows for each in part]])
         joined[name] = OutputErrors((name,), power, noise, noise.shape[1])
@@ -197,7 +184,7 @@ def _join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputEr
 def _solve(at: BlockRun, call: LayerCall, shards: Sequence[Shard]) -> None:
     """Round the weights of a layer, if that is better than their nearest codes, and correct its
     bias."""
-    solution = solve_by_moments(current(), shards, at.state.plan, at.solvers)
+    solution = solve_by_moments(shards, at.state.plan, at.solvers)
     for place, value in at.solved.add(call.layer, solution).items():
         number, points = call.operands[place], at.levels.executor.quantized_constants
         (points if number in points else at.changed)[number] = value
@@ -212,7 +199,7 @@ class BlockRun:
         levels: levels of the block, with its layers as stops.
         calls: number of the result -> layer to be rounded.
         changed: number -> float constant of the quantized network that differs.
-        errors: errors of the results, by name, on this rank.
+        errors: errors of the results, by name.
         solved: what has changed.
     """
 

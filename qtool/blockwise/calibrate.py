@@ -7,7 +7,6 @@ points of different blocks may share a range (a concat and what it joins).
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,6 @@ from qtool.core.memory import trim_memory
 from qtool.core.ops.attention import grouped_attention
 from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
-from qtool.distributed import Ranks
 from qtool.frontends.huggingface.causal_decoder import int8_scales
 from qtool.planning.plan import QuantPlan
 
@@ -42,21 +40,15 @@ def _fitted(run: BlockwiseRun) -> Sequence[StoredBatch]:
     return [b for b in run.batches if b.role is not Role.ESTIMATE] or run.batches
 
 
-def _own(run: BlockwiseRun) -> Sequence[StoredBatch]:
-    """Return those of this rank."""
-    ranks = run.checkpoint.ranks
-    return _fitted(run)[ranks.rank :: ranks.size]
-
-
 def _store(run: BlockwiseRun, index: int) -> ActivationStore:
     """Return the store of a block's inputs in the float network."""
     return run.checkpoint.activations(0) if index == 0 else run.checkpoint.floats(index)
 
 
 def _inputs_of(run: BlockwiseRun, index: int) -> Iterator[list[torch.Tensor]]:
-    """Yield the inputs of a block for the batches of this rank."""
+    """Yield the inputs of a block."""
     names = [run.blocks[index].tensor_name(n) for n in run.blocks[index].inputs]
-    for batch in _own(run):
+    for batch in _fitted(run):
         values, _ = _store(run, index).load(batch.number)
         yield [values[name] for name in names]
 
@@ -71,7 +63,6 @@ def solve_by_blocks(run: BlockwiseRun) -> Parameters:
         CalibrationError: there are no values of a tensor.
         DataError: a value is not finite.
         FileError: a file of the checkpoint is damaged, or the disk is full.
-        RanksError: a rank failed.
     """
     module = run.whole.module
     calibration, scales = _stored(run, calibrate_blocks(run))
@@ -91,22 +82,17 @@ def calibrate_blocks(run: BlockwiseRun) -> int:
     Raises:
         DataError: a value is not finite.
         FileError: the disk is full.
-        RanksError: a rank failed.
     """
     plans, end = _observed(run)
-    checkpoint, ranks = run.checkpoint, run.checkpoint.ranks
-    # rank 0 decides for all: it may have stored some before another rank looks
-    left = range(int(ranks.all_gather(str(checkpoint.calibrated))[0]), end)
+    left = range(run.checkpoint.calibrated, end)
     for index in track("calibrating", left, len(left)):
         calibration, scales = _calibrate_block(run, index, plans[index], end)
-        if not ranks.rank:
-            shown = replace(calibration, inputs=run.whole.inputs)
-            checkpoint.save_ranges(index, shown, scales)  # from now on its inputs are not needed
-            if index:
-                _store(run, index).remove()
+        shown = replace(calibration, inputs=run.whole.inputs)
+        run.checkpoint.save_ranges(index, shown, scales)  # from now on its inputs are not needed
+        if index:
+            _store(run, index).remove()
         gc.collect()
         trim_memory()
-    ranks.all_gather("")  # a barrier: all statistics are stored
     return end
 
 
@@ -150,12 +136,12 @@ def _calibrate_block(
     Args:
         end: number of blocks to run.
     """
-    block, ranks = run.blocks[index], run.checkpoint.ranks
+    block = run.blocks[index]
     values, _ = _store(run, index).load(_fitted(run)[0].number)
     example = [values[block.tensor_name(n)] for n in block.inputs]
     graph = block.graph(run.read, example)
-    scales = _set_cache_scales(graph, partial(_inputs_of, run, index), ranks)
-    waiting, needed = iter(_own(run)), run.required(index + 1, run.blocks[index + 1 : end])
+    scales = _set_cache_scales(graph, partial(_inputs_of, run, index))
+    waiting, needed = iter(_fitted(run)), run.required(index + 1, run.blocks[index + 1 : end])
 
     def store(outputs: Sequence[torch.Tensor]) -> None:
         batch = next(waiting)
@@ -168,7 +154,6 @@ def _calibrate_block(
     data = (graph.call_of(tensors) for tensors in _inputs_of(run, index))
     calibration = collect_statistics(graph, plan, (), data, "", results=store)
     assert next(waiting, None) is None
-    ranks.all_gather("")  # a barrier: all results are stored
     return calibration, scales
 
 
@@ -181,7 +166,7 @@ def _has_cache_scales(calls: Iterable[fx.Node]) -> bool:
 
 
 def _set_cache_scales(
-    graph: G.FloatGraph, batches: Callable[[], Iterable[Sequence[torch.Tensor]]], ranks: Ranks
+    graph: G.FloatGraph, batches: Callable[[], Iterable[Sequence[torch.Tensor]]]
 ) -> dict[str, torch.Tensor]:
     """Set the scales of int8 caches in a block, in place, and return them by attribute; none for a
     float cache.
@@ -191,8 +176,7 @@ def _set_cache_scales(
 
     Args:
         graph: the block.
-        batches: returns the inputs of the block in the float network, this rank's.
-        ranks: all of them take part.
+        batches: returns the inputs of the block in the float network.
     """
     values = dict[str, torch.Tensor]()
     for node in G.calls(graph.graph):
@@ -202,10 +186,6 @@ def _set_cache_scales(
         largest = _largest(
             graph, dict.fromkeys(scales, G.name_of(G.source(node, _LAST))), batches()
         )
-        for text in ranks.all_gather(json.dumps({n: t.tolist() for n, t in largest.items()})):
-            for name, numbers in json.loads(text).items():
-                other = torch.tensor(numbers)
-                largest[name] = torch.maximum(largest.get(name, other), other)
         for name, constant in scales.items():
             values[str(constant.target)] = int8_scales(largest[name])
             G.set_tensor(graph.module, constant, values[str(constant.target)])

@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -27,11 +27,10 @@ from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import MALFORMED, CalibrationError, FileError
 from qtool.core.records import from_json
 from qtool.core.remedies import CallEdit, OtherFile, Setup
-from qtool.distributed import Ranks
 from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.estimate import OutputEstimate
 
-_START, _VALUES, _TAKEN, _FLOATS = "start.json", "values-", "taken-", "floats-"
+_START, _VALUES, _TAKEN, _FLOATS = "start.json", "values-", "taken", "floats-"
 _LOCK, _RANGES = "lock", "ranges-"
 _CHECK = "check"
 """Key of the checksum of a record."""
@@ -100,24 +99,14 @@ class Checkpoint:
 
     Args:
         identity: hash of model and options; a checkpoint of another one is refused.
-        ranks: all of them access the folder.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, str], ranks: Ranks) -> None:
-        self.folder, self.ranks = folder, ranks
-        self._identity = dict(identity)
-        if not ranks.rank:
-            self._begin()
-            self.finished = list(self._read())
-            self._check_blocks()
-            self._clean()
-        ranks.all_gather("")
-        if not (folder / _START).is_file():
-            raise FileError(
-                f"rank {ranks.rank} of {ranks.size} does not find {folder}, which rank 0 created",
-                OtherFile("write the result to a folder that all ranks can access"),
-            )
+    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
+        self.folder, self._identity = folder, dict(identity)
+        self._begin()
         self.finished = list(self._read())
+        self._check_blocks()
+        self._clean()
 
     def _begin(self) -> None:
         start = self.folder / _START
@@ -164,8 +153,6 @@ class Checkpoint:
     def check_identity(self, what: str, value: str) -> None:
         """Check a part of the identity that is known later, such as the data; store it if new."""
         self._identity[what] = value
-        if self.ranks.rank:
-            return
         file = self.folder / f"{what}.txt"
         if not file.is_file():
             write_atomic(file, value.encode())
@@ -189,8 +176,8 @@ class Checkpoint:
 
     @property
     def own_data(self) -> ActivationStore:
-        """Data of this rank, until the samples of all ranks are known."""
-        return ActivationStore(self.folder / f"{_TAKEN}{self.ranks.rank}")
+        """The data, until all samples are known."""
+        return ActivationStore(self.folder / _TAKEN)
 
     @property
     def measured(self) -> ActivationStore:
@@ -250,16 +237,13 @@ class Checkpoint:
         except (CalibrationError, OSError, *MALFORMED) as error:
             raise _damaged(file) from error
 
-    def add(self, record: BlockRecord | None) -> None:
-        """Add the record of the next block, which only rank 0 has."""
-        index, ranks = len(self.finished), self.ranks
-        if not ranks.rank:
-            assert record is not None
-            write_atomic(self._file(index, "json"), record.to_json(index).encode())
-            self.activations(index).remove()
-            self.scratch.remove()
-        data = ranks.broadcast(None if record is None else record.to_json(index).encode())
-        self.finished.append(record or BlockRecord.of(json.loads(data), index))
+    def add(self, record: BlockRecord) -> None:
+        """Add the record of the next block."""
+        index = len(self.finished)
+        write_atomic(self._file(index, "json"), record.to_json(index).encode())
+        self.activations(index).remove()
+        self.scratch.remove()
+        self.finished.append(record)
 
     def remove(self) -> None:
         """Remove the folder; what an interruption leaves of it is no checkpoint."""
@@ -336,16 +320,16 @@ def _folder(path: Path) -> Path:
 
 
 @contextmanager
-def open_checkpoint(path: Path, identity: Mapping[str, str], ranks: Ranks) -> Iterator[Checkpoint]:
+def open_checkpoint(path: Path, identity: Mapping[str, str]) -> Iterator[Checkpoint]:
     """Open the checkpoint of a conversion to `path`, locked against other commands.
 
     Raises:
         FileError: another process has it open, or it is of another model, data or options.
     """
     folder = _folder(path)
-    with nullcontext() if ranks.rank else _locked(path, folder):
+    with _locked(path, folder):
         try:
-            yield Checkpoint(folder, identity, ranks)
+            yield Checkpoint(folder, identity)
         except OSError as error:
             raise FileError(
                 f"cannot write {folder}: {error.strerror or error}; finished blocks are kept, "

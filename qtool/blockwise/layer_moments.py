@@ -5,7 +5,7 @@ quantized network and targets Y, the moments are the Hessian X^T X and (Y - X W^
 all rows; some rows of held-out samples are kept, too. Their size does not depend on the number of
 samples. Those of a layer with a bias are about the means, which the bias restores.
 The layer solver reads them (algorithms/weight_rounding/layer_solver.py). Outputs are independent,
-so a large layer is rounded in shards of outputs, one after the other or in several processes.
+so a large layer is rounded in shards of outputs, one after the other.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from qtool.algorithms.layer_rows import (
     rare_experts,
     row_layout,
 )
-from qtool.algorithms.layer_solution import LayerSolution, broadcast_solution
+from qtool.algorithms.layer_solution import LayerSolution
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerMeans, layer_sums
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS, LayerSolver, solve_from
 from qtool.core.graph import torch_ops
 from qtool.core.graph.node_calls import Values
-from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
 
 HOLDOUT_EVERY = 4  # every n-th sample is held out
@@ -238,39 +237,26 @@ class Shard:
     """A part of the outputs of a layer.
 
     Attributes:
-        rank: rounds it.
         rows: its outputs.
-        moments: None on other ranks.
         means: those of the layer, in its first shard, if it has a bias.
     """
 
     call: LayerCall
-    rank: int
     rows: slice
-    moments: LayerMoments | None
+    moments: LayerMoments
     means: LayerMeans | None = None
 
 
-def make_shards(ranks: Ranks, calls: Sequence[LayerCall], batches: int) -> list[Shard]:
-    """Split layers into shards; each rank gets about the same number of weights."""
-    every = [
-        (call, weight, rows)
-        for call in calls
-        for weight in [call.layer.matrix]
-        for rows in output_slices(call.layer.node, weight)
-    ]
-    costs = [float(weight[:, rows].numel()) for _, weight, rows in every]
+def make_shards(calls: Sequence[LayerCall], batches: int) -> list[Shard]:
+    """Split layers into shards."""
     inputs: dict[Hashable, InputMoments] = {}
     shards = []
-    for (call, weight, rows), rank in zip(every, balance(costs, ranks.size), strict=True):
-        moments = means = None
-        node = call.layer.node
-        if rank == ranks.rank:
-            read = inputs.setdefault(_reading(call), InputMoments(batches, has_bias(node)))
-            moments = LayerMoments(node, read, weight, rows)
-            if has_bias(node) and not rows.start:
-                means = LayerMeans(node)
-        shards.append(Shard(call, rank, rows, moments, means))
+    for call in calls:
+        node, weight = call.layer.node, call.layer.matrix
+        read = inputs.setdefault(_reading(call), InputMoments(batches, has_bias(node)))
+        for rows in output_slices(node, weight):
+            means = LayerMeans(node) if has_bias(node) and not rows.start else None
+            shards.append(Shard(call, rows, LayerMoments(node, read, weight, rows), means))
     return shards
 
 
@@ -280,13 +266,11 @@ def _reading(call: LayerCall) -> Hashable:
 
 
 def add_batch(shards: Sequence[Shard], exact: Values, coded: Values, first: int) -> None:
-    """Add a batch to the moments of this rank's shards. first: number of its first sample."""
+    """Add a batch to the moments of shards. first: number of its first sample."""
     rows: dict[Hashable, tuple[torch.Tensor, torch.Tensor]] = {}
     targets: dict[int, torch.Tensor] = {}
     for shard in shards:
         call, moments = shard.call, shard.moments
-        if moments is None:
-            continue
         read, ids, x = _reading(call), call.experts(exact, coded), coded[call.operands[0]]
         if read not in rows:
             rows[read] = moments.inputs.add(call.layer.node, x, first, ids)
@@ -298,7 +282,7 @@ def add_batch(shards: Sequence[Shard], exact: Values, coded: Values, first: int)
 
 
 def solve_by_moments(
-    ranks: Ranks, shards: Sequence[Shard], plan: QuantPlan, solvers: Mapping[str, LayerSolver]
+    shards: Sequence[Shard], plan: QuantPlan, solvers: Mapping[str, LayerSolver]
 ) -> LayerSolution:
     """Return the solution of a layer; shards without a better weight have the nearest codes.
 
@@ -307,25 +291,23 @@ def solve_by_moments(
         plan, solvers: see `run_block`.
     """
     first, layer, weight = shards[0], shards[0].call.layer, None
-    own = [None if s.moments is None else _solve_shard(s, s.moments, plan, solvers) for s in shards]
-    pairs = list(zip(shards, own, strict=True))
-    parts = [broadcast_solution(ranks, part, shard.rank) for shard, part in pairs]
+    parts = [_solve_shard(shard, plan, solvers) for shard in shards]
     if steps := frozenset[str]().union(*(part.steps for part in parts)):
         weight = torch.empty(layer.weight.shape, dtype=torch.float32)
         for shard, part in zip(shards, parts, strict=True):
             assert part.weight is not None
             weight[shard.rows if len(shards) > 1 else slice(None)] = part.weight
     bias = None if first.means is None else corrected_bias(layer, first.means, weight)
-    bias = broadcast_solution(ranks, LayerSolution(bias=bias), first.rank).bias
     note = next((part.note for part in parts if part.note), "")
     return LayerSolution(weight, bias, note, steps)
 
 
 def _solve_shard(
-    shard: Shard, moments: LayerMoments, plan: QuantPlan, solvers: Mapping[str, LayerSolver]
+    shard: Shard, plan: QuantPlan, solvers: Mapping[str, LayerSolver]
 ) -> LayerSolution:
     """Return the weights of a shard, the nearest ones where no step has better ones."""
-    layer, rows = shard.call.layer, None if moments.whole else shard.rows
+    layer, moments = shard.call.layer, shard.moments
+    rows = None if moments.whole else shard.rows
     moments.centre()
     note = moments.drop_rare_experts(layer.name)
     solution = solve_from(moments, layer, plan, solvers, rows)

@@ -31,13 +31,13 @@ from qtool.blockwise.checkpoint import file_digest, open_checkpoint, stored_iden
 from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.memory_plan import StoredModel
 from qtool.blockwise.stored_data import store_data
-from qtool.blockwise.whole_file import measure_file, share_estimate, write_whole
+from qtool.blockwise.whole_file import measure_file, write_whole
 from qtool.core import graph as G
 from qtool.core import number_texts
 from qtool.core.atomic import check_writable
 from qtool.core.conversion_options import DynamicSizes, QuantizeKeywords, QuantizeOptions
 from qtool.core.data import Batch, batches
-from qtool.core.errors import CaptureError, PlanError
+from qtool.core.errors import CaptureError, PlanError, RanksError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.cut import Block, cut, cut_at, weight_bytes
 from qtool.core.graph.edit import exclusive
@@ -46,11 +46,12 @@ from qtool.core.graph.split_layers import split
 from qtool.core.memory import trim_memory
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.progress import track
-from qtool.core.remedies import CallEdit
+from qtool.core.remedies import CallEdit, Setup
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
-from qtool.distributed import collective, current
+from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
+from qtool.distributed.process_group import find_group
 from qtool.frontends.captured_model import check_rewritten, example_outputs
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.huggingface.meta_init import (
@@ -77,7 +78,6 @@ SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
 
 
-@collective
 @exclusive
 def convert_blocks(
     stored: StoredModel,
@@ -97,13 +97,16 @@ def convert_blocks(
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
-        DataError: the data does not fit the model.
+        DataError: the data is empty, or does not fit the model.
         PlanError: `recover` names a step that needs the whole network.
         FileError: a file cannot be written, or the checkpoint is of another model or data.
         VerificationError: a block does not compute what its plan says.
-        RanksError: the ranks have different arguments, or one of them failed.
+        RanksError: several ranks call it.
     """
-    ranks = current()
+    if find_group() is not None:
+        raise RanksError(
+            "a model larger than memory is converted by one process", Setup("start one process")
+        )
     check_writable(path, stored.path, suffixes=MODEL_SUFFIXES)
     how = QuantizeOptions(**keywords)
     target, observer = how.target or targets.DEFAULT, how.observer
@@ -112,8 +115,6 @@ def convert_blocks(
     source = open_source(stored.path, stored.module, task, attention, cache)
     choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
-    ranks.check_equal("a different model", source.fingerprint)
-    ranks.check_equal("different options", json.dumps([*choices, stored.block, stored.memory]))
     captured, stream, example = _capture(source.model, data, how.dynamic)
     code = "" if source.shards is None else fingerprint(captured.module, source.names)
     identity = {"model": source.fingerprint + code, "choice": json.dumps(choices)}
@@ -121,7 +122,7 @@ def convert_blocks(
     G.defer_tensors(captured.module, source.read)
     whole = _for_target(captured, target, check=stored_identity(path) is None)
     blocks, plan, layers = _planned(whole, chosen, target, observer, stored.block)
-    with open_checkpoint(path, identity, ranks) as checkpoint:
+    with open_checkpoint(path, identity) as checkpoint:
         run = BlockwiseRun(whole, plan, blocks, checkpoint)
         needed = run.required(0, blocks)
         run = replace(run, batches=store_data(whole, stream, checkpoint, needed))
@@ -145,14 +146,10 @@ def _write(
     run: BlockwiseRun, path: Path, fingerprint: str, example: Batch, memory: int
 ) -> Estimate | None:
     """Write the file, measure it and remove the checkpoint; return the errors of the outputs."""
-    checkpoint, ranks, estimate = run.checkpoint, run.checkpoint.ranks, None
-    if not ranks.rank:
-        write_whole(run, path, fingerprint, example, memory)
-        estimate = measure_file(run, checkpoint.whole, memory)
-        move_into_place(checkpoint.whole, path)
-    estimate = share_estimate(ranks, estimate)
-    if not ranks.rank:
-        checkpoint.remove()
+    write_whole(run, path, fingerprint, example, memory)
+    estimate = measure_file(run, run.checkpoint.whole, memory)
+    move_into_place(run.checkpoint.whole, path)
+    run.checkpoint.remove()
     return estimate
 
 
@@ -169,13 +166,11 @@ def _convert_left(run: BlockwiseRun, source: ModelSource) -> None:
 def _capture(
     model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[G.FloatGraph, Iterator[Batch], Batch]:
-    """Capture a model without weights; return its graph, and the data and a first batch, which all
-    ranks have, as its arguments."""
+    """Capture a model without weights; return its graph, and the data and a first batch as its
+    arguments."""
     stream = _batches(model, data)
-    own = next(stream, None)
-    if own is not None:
-        own.check_finite(0)
-    example = first = broadcast_first_batch(current(), own)
+    own = first = broadcast_first_batch(current(), next(stream, None))
+    own.check_finite(0)
     if isinstance(model, OnnxModule):
         whole = capture_onnx(model, first, dynamic)
     else:
@@ -185,13 +180,12 @@ def _capture(
         whole = capture_module(model, first, dynamic, has_weights=False)
 
     def bound() -> Iterator[Batch]:
-        if own is not None:
-            yield whole.bind(own)
+        yield whole.bind(own)
         for index, batch in enumerate(stream, 1):
             batch.check_finite(index)
             yield whole.bind(batch, index)
 
-    return whole, bound(), whole.bind(example)
+    return whole, bound(), whole.bind(own)
 
 
 def _for_target(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGraph:

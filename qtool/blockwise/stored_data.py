@@ -8,7 +8,6 @@ reported errors are theirs. A batch with samples of several roles is stored in a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,6 @@ from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import content_hash, samples_of
 from qtool.core.data.sample_roles import Role, roles_of
 from qtool.core.graph.float_graph import MIN_SAMPLES
-from qtool.distributed import interleave
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,14 @@ class StoredBatch:
 
 @dataclass(frozen=True)
 class _Part:
-    """A batch without padding, as this or another rank read it.
+    """A batch without padding.
 
     Attributes:
-        rank: has read it.
-        index: number of its file on that rank.
+        index: number of its file.
         size: number of samples.
         samples: hash of each sample; of the whole batch where it cannot be split.
     """
 
-    rank: int
     index: int
     size: int
     samples: Sequence[str]
@@ -80,17 +76,15 @@ def store_data(
     checkpoint: Checkpoint,
     required: Sequence[str],
 ) -> list[StoredBatch]:
-    """Store the data as inputs of the first block; return the batches of all ranks, in order.
+    """Store the data as inputs of the first block; return the batches, in order.
 
     Args:
         whole: the graph of the model.
-        data: the batches of this rank, bound to the graph.
+        data: the batches, bound to the graph.
         checkpoint: stores the tensors, unless it has finished blocks.
         required: names of the inputs to store.
     """
-    ranks = checkpoint.ranks
-    own = json.dumps(_store_parts(whole, data, checkpoint))
-    parts = _all_parts([json.loads(text) for text in ranks.all_gather(own)])
+    parts = _store_parts(whole, data, checkpoint)
     checkpoint.check_identity("data", _digest(parts))
     names = [name for part in parts for name in part.samples]
     roles = roles_of(names, len(names))
@@ -98,15 +92,13 @@ def store_data(
     pieces = _divide(parts, roles, fewest if fewest > MIN_SAMPLES else 1)
     if not checkpoint.finished:
         for batch, part, rows in pieces:
-            if part.rank == ranks.rank:
-                values, _ = checkpoint.own_data.load(part.index)
-                if rows != list(range(len(part.samples))):
-                    values = {name: value[rows] for name, value in values.items()}
-                stored = {n: values[n] for n in required}
-                checkpoint.activations(0).save(batch.number, stored, stored)
-                if batch.measured:
-                    checkpoint.measured.save(batch.number, values, values)
-    ranks.all_gather("")  # a barrier: all data is stored
+            values, _ = checkpoint.own_data.load(part.index)
+            if rows != list(range(len(part.samples))):
+                values = {name: value[rows] for name, value in values.items()}
+            stored = {n: values[n] for n in required}
+            checkpoint.activations(0).save(batch.number, stored, stored)
+            if batch.measured:
+                checkpoint.measured.save(batch.number, values, values)
     checkpoint.own_data.remove()
     return [batch for batch, _, _ in pieces]
 
@@ -126,39 +118,18 @@ def _divide(
     return [(replace(batch, measured=True), part, rows) for batch, part, rows in pieces]
 
 
-def _store_parts(
-    whole: G.FloatGraph, data: Iterator[Batch], checkpoint: Checkpoint
-) -> list[list[tuple[int, list[str]]]]:
-    """Store the batches of this rank without padding; return sizes and samples of the parts of
-    each."""
-    names, store, index = [i.name for i in whole.inputs], checkpoint.own_data, 0
-    rows, split = [], whole.batches_are_samples
+def _store_parts(whole: G.FloatGraph, data: Iterator[Batch], checkpoint: Checkpoint) -> list[_Part]:
+    """Store the batches without padding; return them."""
+    names, parts = [i.name for i in whole.inputs], list[_Part]()
     for batch in data:
-        rows.append(list[tuple[int, list[str]]]())
         for part in strip_padding(whole, batch):
             tensors = whole.tensors_of(part)
-            samples = [content_hash(each) for each in samples_of(tensors, split)]
-            rows[-1].append((part.size, samples))
+            samples = [content_hash(t) for t in samples_of(tensors, whole.batches_are_samples)]
             if not checkpoint.finished:
                 values = dict(zip(names, tensors, strict=True))
-                store.save(index, values, values)
-            index += 1
-    return rows
-
-
-def _all_parts(gathered: list[list[list[tuple[int, list[str]]]]]) -> list[_Part]:
-    """Return the parts of all ranks in the order of the data. gathered: `_store_parts` of each."""
-    shares = []
-    for rank, batches in enumerate(gathered):
-        index, share = 0, []
-        for batch in batches:
-            share.append([
-                _Part(rank, index + i, size, samples)
-                for i, (size, samples) in enumerate(batch)
-            ])  # fmt: skip
-            index += len(batch)
-        shares.append(share)
-    return [part for batch in interleave(shares) for part in batch]
+                checkpoint.own_data.save(len(parts), values, values)
+            parts.append(_Part(len(parts), part.size, samples))
+    return parts
 
 
 def _digest(parts: Sequence[_Part]) -> str:

@@ -6,7 +6,6 @@ are deferred: read, rounded and written one after the other.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +35,6 @@ from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import weight_bytes
 from qtool.core.quant_params import QuantParams
-from qtool.core.records import from_json, to_json
-from qtool.distributed import Ranks
 from qtool.frontends.captured_model import Captured
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification.estimate import Estimate
@@ -144,10 +141,3 @@ def _inputs(run: BlockwiseRun, batch: StoredBatch) -> Batch:
     """Return a measured batch as arguments of the graph."""
     values, _ = run.checkpoint.measured.load(batch.number)
     return run.whole.call_of([values[i.name] for i in run.whole.inputs])
-
-
-def share_estimate(ranks: Ranks, estimate: Estimate | None) -> Estimate | None:
-    """Return the estimate of rank 0 on all ranks."""
-    text = ranks.broadcast(json.dumps(estimate and to_json(estimate)).encode())
-    value = json.loads(text)
-    return None if value is None else from_json(Estimate, value)

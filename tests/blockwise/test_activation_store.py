@@ -18,7 +18,6 @@ from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.data.sample_roles import Role
 from qtool.core.errors import FileError
-from qtool.distributed import Ranks
 
 KINDS = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -129,7 +128,7 @@ def stored(
     """The batches of some data, and their tensors."""
     data = list(data)
     graph = qtool.capture_model(model.eval(), data[0]).graph
-    checkpoint = Checkpoint(folder, {}, Ranks())
+    checkpoint = Checkpoint(folder, {})
     found = store_data(graph, (graph.bind(Batch((x,))) for x in data), checkpoint, ["x"])
     return found, [checkpoint.activations(0).load(batch.number)[0]["x"] for batch in found]
 

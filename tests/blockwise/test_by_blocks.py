@@ -22,7 +22,6 @@ import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.blockwise import block_conversion, checkpoint, quantize
 from qtool.core.errors import CaptureError, FileError
-from qtool.distributed import Ranks
 from qtool.frontends.huggingface import meta_init
 from qtool.frontends.load_model import load_model
 from qtool.frontends.onnx import external_weights
@@ -469,7 +468,7 @@ def test_work_of_others_is_left_alone(
     ):
         made(folder, path, data=samples(5))
     with (
-        checkpoint.open_checkpoint(path, {}, Ranks()),
+        checkpoint.open_checkpoint(path, {}),
         pytest.raises(FileError, match="another process uses"),
     ):
         made(folder, path)
@@ -505,3 +504,11 @@ def test_files_that_are_not_the_models_are_named(folder: Path, tmp_path: Path) -
     with pytest.raises(CaptureError, match=rf"lacks '{layer}', which the index lists for it"):
         made(other, tmp_path / "x.onnx")
     assert not list(tmp_path.glob("x.onnx*"))
+
+
+def test_several_ranks_are_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "find_group", object)
+    with pytest.raises(qtool.RanksError, match="converted by one process; start one process"):
+        made(folder, tmp_path)

@@ -25,7 +25,6 @@ from qtool.blockwise.memory_plan import BLOCK, SMALLEST, WHOLE, block_size, whol
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT8
-from qtool.distributed import Ranks
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
 from qtool.verification import Coverage, Difference, Parity
@@ -37,7 +36,7 @@ def test_tensors_that_no_block_reads_any_more(
 ) -> None:
     """Ended when the first block was recorded, and what it had read was not removed yet."""
     path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
-    with open_checkpoint(path, {}, Ranks()) as record, monkeypatch.context() as patch:
+    with open_checkpoint(path, {}) as record, monkeypatch.context() as patch:
         others = record.floats(1), record.own_data, record.scratch
         for values in (*map(record.activations, range(4)), *others):
             values.save(0, some, {})
@@ -47,7 +46,7 @@ def test_tensors_that_no_block_reads_any_more(
         parity = Parity(0, Difference(0.0, 0.0), None, None)
         checks = BlockChecks((), parity, None, Coverage("", ()))
         record.add(BlockRecord("a block", digest, {}, 0, (), (), checks))
-    with open_checkpoint(path, {}, Ranks()) as record:
+    with open_checkpoint(path, {}) as record:
         assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]
         assert left == [record.activations(1).folder.name]
@@ -68,7 +67,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Shard:
     rows = moments.inputs.add(node, torch.ones(3, 2), 0)
     moments.add(rows, torch.ones(3, 2), 0)
     layer = Layer(node, WEIGHT, PARAMS, None, None)
-    return Shard(LayerCall(layer, 2, {0: 0, 1: 1}, None), 0, slice(0, 2), moments)
+    return Shard(LayerCall(layer, 2, {0: 0, 1: 1}, None), slice(0, 2), moments)
 
 
 def plan() -> QuantPlan:
@@ -77,7 +76,7 @@ def plan() -> QuantPlan:
 
 def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
-    solved = solve_by_moments(Ranks(), [one], plan(), {"gptq": solve_layer})
+    solved = solve_by_moments([one], plan(), {"gptq": solve_layer})
     assert solved.weight is None
     assert solved.note.endswith("rounded to nearest, since the Hessian of its inputs is singular")
 
@@ -85,7 +84,7 @@ def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        solve_by_moments(Ranks(), [one], plan(), {"gptq": solve_layer})
+        solve_by_moments([one], plan(), {"gptq": solve_layer})
 
 
 def test_the_memory_of_a_whole_model(tmp_path: Path) -> None:

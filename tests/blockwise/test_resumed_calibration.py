@@ -14,7 +14,6 @@ from qtool.blockwise import calibrate
 from qtool.blockwise.checkpoint import Checkpoint, open_checkpoint
 from qtool.calibration.calibration import Calibration
 from qtool.core.errors import FileError
-from qtool.distributed import Ranks
 from tests.blockwise.test_any_cut import Convolutional, by_blocks, data_of, filled, large
 
 __all__ = ["large"]
@@ -166,12 +165,12 @@ def test_damaged_statistics_are_no_part_of_the_result(
 def test_inputs_that_no_block_reads_any_more(tmp_path: Path) -> None:
     """Ended when the statistics of a block were stored, and what it had read was not removed."""
     path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
-    with open_checkpoint(path, {}, Ranks()) as record:
+    with open_checkpoint(path, {}) as record:
         for values in (record.activations(0), *map(record.floats, range(1, 4))):
             values.save(0, some, {})
         for index in range(2):
             (record.folder / f"ranges-{index:04}.safetensors").write_bytes(b"")
-    with open_checkpoint(path, {}, Ranks()) as record:
+    with open_checkpoint(path, {}) as record:
         assert record.calibrated == 2
         left = sorted(f.name for f in record.folder.iterdir() if f.is_dir())
         assert left == [record.floats(2).folder.name, record.activations(0).folder.name]
