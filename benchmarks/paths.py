@@ -195,7 +195,7 @@ def trace_data(command: str) -> dict[str, Tracer]:
         return _traced("collect_statistics", made)
     qtool.cli.main(made, standalone_mode=False)
     options = ["--data", "evaluation.npz", "--labels", "labels", "-o", "out", "--seconds", "0.1"]
-    return _traced(None, ["report", "net.onnx", *options])
+    return _traced(None, ["report", "net.onnx", "--model", "network_of_path:net", *options])
 
 
 def _traced(last: str | None, arguments: list[str]) -> dict[str, Tracer]:

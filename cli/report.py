@@ -27,7 +27,7 @@ from qtool.evaluation.options import ReportOptions
     click.option(
         "--model",
         callback=source_options.from_cache,
-        help="The float model of FILE, as for `qtool quantize`.",
+        help="The float model of FILE, as for `qtool quantize`; required.",
     ),
     options.other_model,
     options.labels,
@@ -70,15 +70,12 @@ def command(
     if Path(source).suffix.lower() == ".json":
         _write_again(Path(source), output_, fail_on)
         return
-    if reading.sources.data is None:
-        raise click.MissingParameter(param_hint="--data", param_type="option")
+    if reading.sources.data is None or model is None:
+        missing = "--model" if model is None else "--data"
+        raise click.MissingParameter(param_hint=missing, param_type="option")
     file = source_options.ModelFile.convert(source, None, click.get_current_context())
     reading = replace(reading, files=(file,))
-    if model is None and loading.fixed:
-        raise click.BadParameter("it is for the float --model; leave it out", param_hint="--fix")
-    reference = None
-    if model is not None:
-        reference, reading = sources.file_or_model(model, loading, reading, file)
+    reference, reading = sources.file_or_model(model, loading, reading, file)
     batches, classes = sources.load_labelled(reading)
     report = qtool.report(
         file,

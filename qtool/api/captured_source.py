@@ -15,7 +15,6 @@ from torch import nn
 from qtool.api.conversion_inputs import data_module, sizes_of_data
 from qtool.api.float_source import FloatSource
 from qtool.backends.formats import open_file, open_model, write_float
-from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.data import Batch, batches, peek, whole_texts
@@ -31,11 +30,9 @@ from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.baseline import ONNX, Baseline
 from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
-from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.model_inputs import check_cache, describe_input
-from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured, Model, capture_model
 from qtool.frontends.huggingface.returned_cache import cache_note
 from qtool.planning.targets import DEFAULT
@@ -78,14 +75,6 @@ def captured_source(
 
     bind = partial(by_input_name, captured.graph)
     return FloatSource(baseline.subject, layers, replace(data, batches=stream, bind=bind))
-
-
-def without_quantization(file: str | Path, folder: Path) -> FloatSource:
-    """Return a quantized file in float arithmetic as its float model."""
-    words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
-    subject = Subject(FLOAT, open_file(file).write_float(folder / "float.onnx"), words)
-    note = f"layers can only be measured with the float model; pass {argument('--model')}"
-    return FloatSource(subject, lambda: note)
 
 
 def load_unless_runs(file: Path, quantized: Path) -> Path | nn.Module:

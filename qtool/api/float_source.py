@@ -54,8 +54,7 @@ def float_source(
 
     Args:
         file: the quantized file.
-        model: the float model, or the path of its file; None: the quantized file in float
-            arithmetic.
+        model: the float model, or the path of its file.
         data: a model of torch is captured on its first batch.
         folder: where files are written.
         dynamic: see `capture_model`.
@@ -74,12 +73,9 @@ def float_source(
         model = _runnable(model, Path(file))
     if not isinstance(model, Path):
         if not has_torch():
-            none = f"a report without the float file as {argument('--model')}"
-            raise torch_error(none if model is None else f"a {type(model).__name__} as a model")
-        from qtool.api.captured_source import captured_source, without_quantization
+            raise torch_error(f"a {type(model).__name__} as a model")
+        from qtool.api.captured_source import captured_source
 
-        if model is None:
-            return without_quantization(file, folder)
         return captured_source(file, model, data, folder, dynamic, other_model, ranks or Ranks())
     check_same_files([model, Path(file)], other_model)
     subject = Subject(FLOAT, model, f"the file {model.name}", timed_name=model.name)

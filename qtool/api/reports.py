@@ -81,7 +81,7 @@ def report(
     folder: str | Path,
     options: ReportOptions | None = None,
     *,
-    model: Model | Captured | str | Path | None = None,
+    model: Model | Captured | str | Path,
     other_model: bool = False,
     dynamic: DynamicSizes | None = None,
     bars: Bars = no_bars,
@@ -93,8 +93,7 @@ def report(
         data: batches, in the order of the labels in `options`, or all samples; arrays or tensors.
         folder: receives report.html, report.md and report.json.
         options: labels, metrics, goals, timing.
-        model: its float model, or the path of that as ONNX or TFLite. By default the graph of the
-            file without quantization; the report then has no layer analysis.
+        model: its float model, or the path of that as ONNX or TFLite, which has no layer analysis.
         other_model: whether the file may be compared with a float model of other weights than it
             was made from.
         dynamic: see `capture_model`.

@@ -221,13 +221,6 @@ class ModelFile(Protocol):
             KernelError: the engine has no kernel of an operator.
         """
 
-    def write_float(self, path: Path) -> Path:
-        """Write the model without quantization, on its rounded weights; return the path.
-
-        Raises:
-            VerificationError: the quantization cannot be removed.
-        """
-
 
 @dataclass(frozen=True)
 class FileFormat:

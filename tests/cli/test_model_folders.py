@@ -50,11 +50,6 @@ def test_commands_take_the_folder(command: str, cli: Cli) -> None:
     assert "model_q4" in cli(command, "out", *COMMANDS[command], code=(0, 1)).output
 
 
-def test_a_report_takes_the_folder(cli: Cli) -> None:
-    error = cli.refuses("report", "out", *TEXTS, "-o", "page")
-    assert "out/onnx/model_q4.onnx has no QuantizeLinear nodes; pass its float model" in error
-
-
 def test_functions_take_the_folder(cli: Cli) -> None:
     assert "model_q4" in str(qtool.inspect(cli.folder / "out").summary())
     assert qtool.generate(str(cli.folder / "out"), "A scale", tokens=2).tokens

@@ -27,7 +27,7 @@ def test_a_recipe_that_is_a_pipe_is_not_waited_for(folder: Cli) -> None:
 
 def test_a_report_into_a_circle_of_links(folder: Cli) -> None:
     (folder.folder / "circle").symlink_to("circle")
-    arguments = ("report", UP, "--data", f"{M}images", "-o", "circle")
+    arguments = ("report", UP, "--model", UP, "--data", f"{M}images", "-o", "circle")
     assert "Symlink loop" in folder.refuses(*arguments)
 
 

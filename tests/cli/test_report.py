@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from qtool.cli.output import exit_if_missed
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import DIGITS, Cli
 from tests.evaluation.report.page.made_up import made_up
 
 QUICK = ("--seconds", "0.01", "--batch-sizes", "4", "--layer-samples", "32")
-EVAL = ("--data", "examples/digits/eval.npz")
+EVAL = ("--model", *DIGITS, "--data", "examples/digits/eval.npz")
 
 
 def per_sample(model):

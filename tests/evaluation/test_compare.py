@@ -86,23 +86,16 @@ def test_numbers_are_those_of_evaluate(made, quantized, images, digits, tmp_path
     assert report.models[0].integer_mac_share == 0.0
 
 
-def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
-    folder, _ = made
-    found = qtool.report(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
-    assert "no float model was passed" in found.models[0].origin
-    assert found.layers is None
-    assert "pass 'model'" in found.layers_note
-    assert found.accuracy.models[1].sqnr_db > 25
-
-
-def test_a_metric_that_fails_leaves_nothing(made, images, tmp_path):
+def test_a_metric_that_fails_leaves_nothing(quantized, made, images, tmp_path):
     file = made[0] / "model.int8.onnx"
 
     def fails(model):
         raise RuntimeError("out of coffee")
 
     with pytest.raises(DataError, match=r"m:f failed on float\.onnx: RuntimeError: out of coffee"):
-        qtool.report(file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f"))
+        reported(
+            quantized, file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f")
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -163,10 +156,10 @@ def test_batch_that_is_fixed(tmp_path):
     assert [t.batch for t in found.latency] == [2]
 
 
-def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp_path):
+def test_outputs_with_a_metric_of_their_own_need_not_be_scores(quantized, made, images, tmp_path):
     file = made[0] / "model.int8.onnx"
     asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
-    found = qtool.report(file, images, tmp_path / "r", asked)
+    found = reported(quantized, file, images, tmp_path / "r", asked)
     assert [o.agreement for o in found.accuracy.models] == [None, None]
     assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
     assert "same best class" not in (tmp_path / "r" / "report.html").read_text()

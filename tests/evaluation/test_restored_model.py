@@ -9,7 +9,6 @@ from torch import nn
 import qtool
 from qtool.backends.formats import open_file
 from qtool.backends.onnx.storage import save
-from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
 from qtool.evaluation.restored_model import restore, try_restore
@@ -81,13 +80,3 @@ def test_files_that_cannot_be_restored(chain_files, tmp_path):
         restore(tmp_path / "no.onnx", captured(), SAMPLE)
     with pytest.raises(FileError, match="no such file"):
         open_file(tmp_path / "missing.onnx")
-
-
-def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
-    plain, int8 = chain_files
-    twin = open_file(open_file(int8).write_float(tmp_path / "twin.onnx"))
-    assert open_file(int8).is_quantized
-    assert not twin.is_quantized
-    x = [images(8).numpy()]
-    exact, near, far = (run(session(f), x)[0] for f in (plain, tmp_path / "twin.onnx", int8))
-    assert 0 < abs(exact - near).max() < abs(exact - far).max()

@@ -50,7 +50,6 @@ _profile_file: Callable[..., dict[str, NodeKernel]] = OnUse(f"{_HERE}.node_times
 _check_self_test: Callable[..., SelfCheck] = OnUse(f"{_HERE}.self_test.run:check_self_test")
 _VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification.file_check:verify")
 _COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification.bit_exactness:compare_codes")
-_WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
 
 
 class OnnxFile:
@@ -164,9 +163,6 @@ class OnnxFile:
 
     def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
         return _COMPARE(self.path, batches)
-
-    def write_float(self, path: Path) -> Path:
-        return _WRITE_FLOAT(self.path, path)
 
 
 class _FileConstants:

@@ -21,7 +21,6 @@ from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck
 _HERE = "qtool.plugins.tflite"
 _VERIFY: Callable[..., FileCheck] = OnUse(f"{_HERE}.verification:verify")
 _COMPARE: Callable[..., Exactness] = OnUse(f"{_HERE}.verification:compare_codes")
-_WRITE_FLOAT: Callable[..., Path] = OnUse(f"{_HERE}.remove_quantization:write_float")
 
 
 class TfliteModelFile:
@@ -138,9 +137,6 @@ class TfliteModelFile:
 
     def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
         return _COMPARE(self.path, batches)
-
-    def write_float(self, path: Path) -> Path:
-        return _WRITE_FLOAT(self.file, path.with_suffix(self.suffix))
 
 
 def describe_file(file: LitertFile) -> str:

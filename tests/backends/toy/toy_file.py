@@ -50,12 +50,6 @@ class ToyFile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.onnx, name)
 
-    def write_float(self, path: Path) -> Path:
-        """Write the model without quantization."""
-        with scratch_folder() as folder:
-            plain = self.onnx.write_float(folder / "float.onnx")
-            return _pack(plain, path.with_suffix(SUFFIX))
-
 
 def open_session(path: str | Path, threads: int) -> Any:
     """Open a file in its runtime."""

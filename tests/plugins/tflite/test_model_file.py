@@ -14,7 +14,6 @@ import qtool
 from qtool.backends.formats import open_file
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.core.sqnr import sqnr
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.restored_model import restore
 from qtool.plugins.tflite import litert
@@ -90,41 +89,6 @@ def test_damaged_records_are_refused(tmp_path: Path) -> None:
     save(replace(model, metadata={**model.metadata, ENTRY: zlib.compress(swapped)}), path)
     with pytest.raises(VerificationError, match="is damaged"):
         open_file(path).conversion()
-
-
-@needs_litert
-def test_a_file_in_float_has_the_rounded_weights(
-    layouts: tuple[qtool.QuantizedModel, Path], tmp_path: Path
-) -> None:
-    model, path = layouts
-    plain = open_file(path).write_float(tmp_path / "float.onnx")
-    assert plain.suffix == ".tflite"
-    assert not open_file(plain).is_quantized
-    x = [signals(4).numpy()]
-    (near,), (int8,) = TfliteFile(plain).run(x), TfliteFile(path).run(x)
-    with torch.no_grad():
-        exact = Layouts().eval()
-        exact.load_state_dict(model.reference.module.state_dict(), strict=False)
-    assert 0 < np.abs(near - int8).max() < 0.2 * np.abs(int8).max()
-    with pytest.raises(VerificationError, match="has no quantized tensor"):
-        open_file(plain).write_float(tmp_path / "again.onnx")
-
-
-@needs_litert
-@pytest.mark.parametrize("name", ["residual_concat", "digits"])
-def test_an_output_in_parts_is_whole_in_float(name: str, tmp_path: Path) -> None:
-    """Parts that are added without their ends are several times the result."""
-    model, x = converted(name, "tflite"), samples(name)[:16]
-    model.export(tmp_path / "model.tflite", timing=0)
-    assert any(".part1" in t.name for t in load(tmp_path / "model.tflite").tensors)
-    plain = open_file(tmp_path / "model.tflite").write_float(tmp_path / "float.tflite")
-    file = TfliteFile(plain)
-    assert not any(".part1" in t.name for op in file.model.operators for t in outputs(file, op))
-    (real,) = file.run([x.numpy()])
-    with torch.no_grad():
-        decibels = sqnr(model.reference.module(x).numpy(), real)
-    assert decibels is not None
-    assert decibels > 35
 
 
 def outputs(file: TfliteFile, op: Operator) -> list[Tensor]:
