@@ -27,7 +27,7 @@ GROUPS = {
     "Model": "model weights fix noise_input task tokenizer calibration scales against reference "
     "other_model",
     "Data": "data column shape samples sample eval_data labels classes transform "
-    "batch_size dynamic max_unreadable",
+    "batch_size dynamic",
     "Precision": "target mode accuracy recover ignore output_kind observer recipe choices "
     "group memory",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "

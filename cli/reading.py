@@ -18,7 +18,7 @@ from qtool.core.path_arguments import GENAI_CONFIG
 F = TypeVar("F", bound=Callable[..., Any])
 NO_DATA = "none"
 _CONFIGS = ("config.json", GENAI_CONFIG)
-_READ = "samples column states transform folder max_length padded unreadable"
+_READ = "samples column states transform folder max_length padded"
 """Fields of `DataOptions` that all commands with data have."""
 
 

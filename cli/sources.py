@@ -15,7 +15,6 @@ from qtool.cli.records import parse_sizes
 from qtool.cli.source_options import ModelFile, ModelOptions
 
 from qtool.core.conversion_options import QuantizeOptions
-from qtool.core.number_texts import quantity
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData
@@ -195,13 +194,7 @@ def _load(reading: Reading, source: str, labels: str | None, samples: int | None
     if are_names(labels, source):
         options = replace(options, classes=None)  # they are for the array of labels
     place: dict[str, Any] = {"model": reading.model, "model_folder": reading.folder}
-    batches = load(source, size, labels=inside, **place, **vars(options))
-    if unreadable := getattr(batches, "unreadable", ()):
-        click.echo(
-            f"skipped {quantity(len(unreadable), 'file')} of {source}: {'; '.join(unreadable)}",
-            err=True,
-        )
-    return batches
+    return load(source, size, labels=inside, **place, **vars(options))
 
 
 def load_optional_data(reading: Reading) -> Iterable[Any] | None:

@@ -362,8 +362,7 @@ def images(seeds: Path, random: Random) -> list[str]:
             _json_text({"file_name": "0.png", "label": "a"}, random, seeds), errors="replace"
         )
     transform = ["--transform", f"{MODULE}:tensor"]
-    unreadable = random.choice([[], ["--max-unreadable", "0.5"]])
-    return _calibrate(f"{MODULE}:images", "d", *transform, *unreadable)
+    return _calibrate(f"{MODULE}:images", "d", *transform)
 
 
 def labels(seeds: Path, random: Random) -> list[str]:

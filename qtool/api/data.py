@@ -48,7 +48,7 @@ def load_data(
         labels: name of the column, or of the array, that has labels, or numbers to predict; batches
             of a table have them as `labels`. By default a column of a usual name.
         keywords: the fields of `DataOptions`, which explains them: samples, column, states,
-            transform, folder, max_length, padded, unreadable and classes.
+            transform, folder, max_length, padded and classes.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.

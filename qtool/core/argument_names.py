@@ -15,7 +15,6 @@ T = TypeVar("T")
 _KEYWORDS = {
     "-o": "path",
     "--processor": "folder",
-    "--max-unreadable": "unreadable",
     "--pad-to-max-length": "padded",
     "--eval": "function",
     "--eval-data": "evaluation",

@@ -24,7 +24,6 @@ class DataKeywords(TypedDict, total=False):
     folder: str | Path | None
     max_length: int | None
     padded: bool
-    unreadable: float
     classes: str | Sequence[str] | None
 
 
@@ -49,7 +48,6 @@ class DataOptions(OptionRecord):
         folder: folder with a tokenizer, image processor or feature extractor; by default MODEL.
         max_length: maximum text length in tokens.
         padded: pad every text to the maximum length; by default texts of one length form a batch.
-        unreadable: skip unreadable image and sound files, up to this share of the data (0 to 1).
         classes: names of the classes in the order of the model's outputs, for labels that are names
             of folders, or a file with one per line; by default classes.txt in the folder, else
             those of MODEL, else alphabetical order.
@@ -67,7 +65,6 @@ class DataOptions(OptionRecord):
     folder: str | Path | None = option(None, "processor", kind="path")
     max_length: int | None = option(None, kind="count", range=_COUNT)
     padded: bool = option(False, "pad-to-max-length")
-    unreadable: float = option(0.0, "max-unreadable", range=Range(0, 1))
     classes: str | Sequence[str] | None = option(None, metavar="NAME,...|FILE")
 
     def chosen(self) -> dict[str, str]:

@@ -75,7 +75,6 @@ def test_each_option_is_explained(kind: type[Any]) -> None:
         (qtool.Goals, "coverage", [1.5]),
         (qtool.ReportOptions, "threads", [(0,)]),
         (qtool.ReportOptions, "batch_sizes", [(-1,), (1.5,)]),
-        (qtool.DataOptions, "unreadable", [-0.1]),
         (qtool.GenerationOptions, "top_p", [0]),
         (qtool.GateOptions, "confidence", [0.5, 1]),
     ],

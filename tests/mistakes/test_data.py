@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader
 import qtool
 from qtool.evaluation.labelled_data import LabelledData
 from qtool.frontends.data.class_order import class_numbers
-from qtool.frontends.data.collators import ProcessorCollator
-from qtool.frontends.data.row_data import MANY_UNKNOWN, _warn_unknown
 from qtool.frontends.data.rows import Row
 from qtool.metrics.labels import check_labels
 from tests.backends.onnx.export.networks import network, samples
@@ -106,7 +104,7 @@ REFUSED: list[Case] = [
     (lambda: load(folder="own"), "DataError DataEdit --processor", "own has no image processor"),
     (
         lambda: load(transform="tensor_of"),
-        "DataError OtherFile DataEdit --max-unreadable",
+        "DataError OtherFile",
         "photos/a.png cannot be read as an image",
     ),
 ]
@@ -133,26 +131,12 @@ NOTED = {
     "label 'negative' is": lambda: class_numbers(texts("negative", "positive"), NAMES),
     "label 'Neg' is none of": lambda: class_numbers(texts("Neg", "Pos"), NAMES),
     "label 'neutral' is": lambda: class_numbers(texts("neg", "pos", "neutral"), NAMES),
-    "75 % of the tokens of t.txt": lambda: _warn_unknown(unknown_share(), "t.txt"),
 }
 """Part of a note -> what the user does."""
 
 
 def texts(*labels: str) -> list[Row]:
     return [Row(text="a cat", label=label) for label in labels]
-
-
-class Tokenizer:
-    """Knows only the word `a`, and not always."""
-
-    unk_token_id = 0
-
-    def __call__(self, texts: list[str], **options: object) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[0, 0], [1, 0]]}
-
-
-def unknown_share() -> float:
-    return ProcessorCollator(Tokenizer()).unknown_share([Row(text="a cat"), Row(text="a dog")])
 
 
 @pytest.mark.usefixtures("here")
@@ -171,11 +155,6 @@ def test_other_floats_are_converted(dtype: torch.dtype) -> None:
     one, other = (calibrate(IMAGES, x) for x in (IMAGES.to(dtype).float(), IMAGES.to(dtype)))
     assert one.statistics.keys() == other.statistics.keys()
     assert one.kept_samples.state().keys() == other.kept_samples.state().keys()
-
-
-def test_few_unknown_tokens_are_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_unknown(MANY_UNKNOWN, "texts.txt")
-    assert not caplog.records
 
 
 def test_images_among_arrays_are_left_out_with_a_note(caplog: pytest.LogCaptureFixture) -> None:

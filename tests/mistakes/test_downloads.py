@@ -18,7 +18,6 @@ from torch import nn
 
 import qtool
 from qtool.core.downloads import check_download
-from qtool.core.remedies import OtherFile
 from tests.mistakes.nets import IMAGES, calibration, flat_net, image_net, quantize
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
@@ -191,18 +190,3 @@ def test_whole_files_are_no_answers(make: Callable[[], bytes], folder: Path) -> 
 def test_a_text_of_web_pages_is_data(folder: Path) -> None:
     (folder / "pages.txt").write_bytes(PAGE)
     check_download("pages.txt", qtool.FileError)
-
-
-def test_the_share_of_unreadable_files_is_enough(folder: Path) -> None:
-    (folder / "images").mkdir()
-    for k in range(5):
-        (folder / f"images/{k}.png").write_bytes(_picture("PNG") if k < 3 else POINTER)
-    data: dict[str, Any] = {"transform": "tests.mistakes.nets:tensor_of", "batch_size": 5}
-    for share in (0.2, 0.4):  # that of the first file, that of all
-        with pytest.raises(qtool.DataError) as caught:
-            list(qtool.load_data("images", **data))
-        assert not any(isinstance(r, OtherFile) and share == 0.4 for r in caught.value.remedies)
-        (again,) = (r for r in caught.value.remedies if "unreadable" in str(r))
-        assert f"unreadable={share}" in str(again)
-        data["unreadable"] = share
-    assert len(next(iter(qtool.load_data("images", **data)))) == 3

@@ -150,16 +150,6 @@ class ProcessorCollator:
             lengths = _append_lengths(lengths, self._ids(_targets(rows)))
         return lengths
 
-    def unknown_share(self, rows: Sequence[Row]) -> float:
-        """Return the share of unknown tokens in texts; 0 where there is no such token."""
-        unknown = processed("tokenizer", getattr, self.tokenizer, "unk_token_id", None)
-        if unknown is None or rows[0].text is None:
-            return 0.0
-        options = {"add_special_tokens": False, "truncation": True}
-        texts = processed("tokenizer", self.tokenizer, _texts(rows)[0], **options)
-        ids: list[int] = [each for row in texts["input_ids"] for each in row]
-        return ids.count(unknown) / max(len(ids), 1)
-
     def _ids(self, texts: list[str], pairs: list[str] | None = None, **padding: Any) -> Any:
         options = {"truncation": True, "max_length": self.max_length, **padding}
         if not self.special:
@@ -257,10 +247,6 @@ def _append_lengths(lengths: list[tuple[int, ...]], tokens: Any) -> list[tuple[i
     return [(*a, max(b, least)) for a, b in zip(lengths, more, strict=True)]
 
 
-class UnreadableFileError(DataError):
-    """An image or sound file that cannot be decoded."""
-
-
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """Decoders of images, by what a file contains: others start programs (Ghostscript for EPS)."""
 
@@ -268,10 +254,8 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 def _check_file(file: Any) -> None:
     """Refuse a pipe or a device, which reading may never end, and what is no picture or sound."""
     if is_special_file(file):
-        raise UnreadableFileError(
-            f"{file} is a pipe or a device", DataEdit("remove it from the data")
-        )
-    check_download(file, UnreadableFileError)
+        raise DataError(f"{file} is a pipe or a device", DataEdit("remove it from the data"))
+    check_download(file, DataError)
 
 
 _DEEP = ("I", "F")
@@ -287,8 +271,7 @@ def read_image(image: Any, in_8_bits: bool = True) -> Any:
             stored.
 
     Raises:
-        UnreadableFileError: the file cannot be decoded.
-        DataError: values do not fit into 8 bits.
+        DataError: the file cannot be decoded, or values do not fit into 8 bits.
     """
     pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
@@ -301,7 +284,7 @@ def read_image(image: Any, in_8_bits: bool = True) -> Any:
         raise
     except Exception as error:  # decoders may raise anything for damaged files
         why = describe(error)
-        raise UnreadableFileError(f"{image} cannot be read as an image: {why}", DOWNLOAD) from error
+        raise DataError(f"{image} cannot be read as an image: {why}", DOWNLOAD) from error
 
 
 def _in_rgb(pil: Any, image: Any, name: str, in_8_bits: bool) -> Any:
@@ -327,7 +310,7 @@ def read_sound(sound: Any) -> tuple[Array, int]:
     """Return the waveform (float32 [samples], channels averaged) and its rate in Hz.
 
     Raises:
-        UnreadableFileError: the file cannot be decoded.
+        DataError: the file cannot be decoded.
     """
     if isinstance(sound, Mapping):  # as `datasets` decodes it
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
@@ -337,7 +320,7 @@ def read_sound(sound: Any) -> tuple[Array, int]:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:
         why = describe(error)
-        raise UnreadableFileError(f"{sound} cannot be read as sound: {why}", DOWNLOAD) from error
+        raise DataError(f"{sound} cannot be read as sound: {why}", DOWNLOAD) from error
     return wave.mean(1), int(rate)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,9 +18,8 @@ from qtool.core.columns import Columns
 from qtool.core.data.arguments import Arguments
 from qtool.core.data_options import DataOptions
 from qtool.core.errors import DataError
-from qtool.core.log import log_warning
 from qtool.core.numpy_files import even_positions
-from qtool.core.remedies import Argument, CallEdit, DataEdit
+from qtool.core.remedies import CallEdit
 from qtool.core.types import Array
 from qtool.frontends.data.class_order import (
     check_names,
@@ -32,7 +30,6 @@ from qtool.frontends.data.class_order import (
 from qtool.frontends.data.collators import (
     Collator,
     ProcessorCollator,
-    UnreadableFileError,
     render_conversations,
 )
 from qtool.frontends.data.processors import make_collator
@@ -41,9 +38,6 @@ from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.tables import number_batches, number_columns
 from qtool.frontends.own_models import TaskCollator, TaskModel
 from qtool.frontends.torch.example_inputs import SuggestedSizes
-
-CHECKED_TEXTS = 64
-MANY_UNKNOWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -54,14 +48,12 @@ class Rows:
         batches: rows of each batch.
         collate: rows -> model inputs.
         classes: class name -> number, as the user chose or from the model's configuration.
-        unreadable: errors of samples that were skipped.
         chosen: whether the user chose `classes`.
     """
 
     batches: Sequence[Sequence[Row]]
     collate: Collator
     classes: Mapping[str, int] | None = None
-    unreadable: tuple[str, ...] = ()
     chosen: bool = False
 
     def __len__(self) -> int:
@@ -107,15 +99,7 @@ class Rows:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from `first` on; others are not read."""
-        yield from map(self._read, self.batches[first::step])
-
-    def _read(self, batch: Sequence[Row]) -> Any:
-        try:
-            return self.collate(batch)
-        except UnreadableFileError as error:
-            more = self.sample_count > 1
-            skip = (DataEdit("remove it"), skipping(1, self.sample_count)) if more else ()
-            raise DataError(error.problem, *error.remedies, *skip) from error
+        yield from map(self.collate, self.batches[first::step])
 
     def sample_names(self) -> SampleNames:
         """Return the names of the samples and classes, for a report."""
@@ -177,14 +161,9 @@ def load_rows(
         rows = render_conversations(rows, plain.tokenizer, folder)
         plain = replace(plain, special=False)
     collate = plain if task is None else task.collator(plain)
-    share = options.unreadable
-    errors = find_unreadable(rows, collate, share) if share else {}
-    readable = [row for at, row in enumerate(rows) if at not in errors]
-    if isinstance(plain, ProcessorCollator):
-        _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
     size = batch_size if task is None else task.batch_size(batch_size)
-    batches = _equal_length_batches(readable, plain, size)
-    return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
+    batches = _equal_length_batches(rows, plain, size)
+    return Rows(batches, collate, numbers, order is not None)
 
 
 def _parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -196,14 +175,6 @@ def _parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
             f"{argument('--column')} is {columns!r:.40}", CallEdit("give names of columns")
         )
     return stripped
-
-
-def _warn_unknown(share: float, source: str | Path) -> None:
-    if share > MANY_UNKNOWN:
-        log_warning(
-            f"{100 * share:.0f} % of the tokens of {source} are unknown to the tokenizer: it is of "
-            "another language or model, and ranges on such texts mean little"
-        )
 
 
 def _equal_length_batches(rows: Sequence[Row], collate: Collator, size: int) -> list[Sequence[Row]]:
@@ -242,37 +213,3 @@ def number_table(
         target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
         return table[0], target
     return table
-
-
-def find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:
-    """Return index -> error of the samples that cannot be read.
-
-    Raises:
-        DataError: their share is larger than `share`.
-    """
-    results = ((at, _failure(row, collate)) for at, row in enumerate(rows))
-    errors = {at: error for at, error in results if error is not None}
-    first = next(iter(errors.values()), "")
-    if errors and len(errors) == len(rows):
-        raise DataError(f"none of {len(rows)} samples can be read; the first: {first}")
-    if len(errors) > share * len(rows):
-        raise DataError(
-            f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
-            f"{share:g} that {argument('--max-unreadable')} allows; the first: {first}",
-            skipping(len(errors), len(rows)),
-        )
-    return errors
-
-
-def skipping(unreadable: int, samples: int) -> Argument:
-    """Return the argument that skips so many unreadable samples."""
-    share = math.ceil(1000 * unreadable / samples) / 1000
-    return Argument("--max-unreadable", share, "skip such files with {}")
-
-
-def _failure(row: Row, collate: Collator) -> str | None:
-    try:
-        collate([row])
-    except DataError as error:
-        return error.problem
-    return None

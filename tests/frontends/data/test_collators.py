@@ -10,7 +10,6 @@ from qtool.core.errors import DataError
 from qtool.frontends.data.collators import (
     ProcessorCollator,
     TransformCollator,
-    UnreadableFileError,
     read_image,
     read_sound,
 )
@@ -22,7 +21,7 @@ def test_a_file_of_another_decoder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n\0"
     )
-    with pytest.raises(UnreadableFileError, match="cannot identify image file"):
+    with pytest.raises(DataError, match="cannot identify image file"):
         read_image(tmp_path / "a.png")
 
 
@@ -88,11 +87,11 @@ def test_images_of_8_bits_are_converted_to_rgb(mode: str) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     for name, read in (("a.png", read_image), ("a.wav", read_sound)):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(UnreadableFileError, match="is a pipe or a device; remove it"):
+        with pytest.raises(DataError, match="is a pipe or a device; remove it"):
             read(tmp_path / name)
 
 
-@pytest.mark.parametrize("call", ["lengths", "__call__", "unknown_share"])
+@pytest.mark.parametrize("call", ["lengths", "__call__"])
 def test_a_tokenizer_that_fails(call: str) -> None:
     class Tokenizer:
         unk_token_id = 0
@@ -102,16 +101,6 @@ def test_a_tokenizer_that_fails(call: str) -> None:
 
     with pytest.raises(DataError, match=r"tokenizer .* not take the data: OverflowError: no such"):
         getattr(ProcessorCollator(Tokenizer()), call)([Row(text="a cat")])
-
-
-def test_a_tokenizer_whose_unknown_token_is_not_to_be_had() -> None:
-    class Tokenizer:
-        @property
-        def unk_token_id(self) -> int:
-            raise RecursionError("maximum depth")
-
-    with pytest.raises(DataError, match=r"tokenizer of the model .*: RecursionError: maximum"):
-        ProcessorCollator(Tokenizer()).unknown_share([Row(text="a cat")])
 
 
 @pytest.mark.parametrize(
