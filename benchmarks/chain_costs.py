@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from measured import session
 from onnx import TensorProto, helper, numpy_helper
 from scipy.optimize import nnls
 
@@ -128,11 +129,7 @@ class _Graph:
         graph = helper.make_graph(self.nodes, "chain", values[:1], values[1:], self.tensors)
         opsets = [helper.make_opsetid("", 17)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 4
-        return onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return session(model.SerializeToString())
 
 
 Step = Callable[[_Graph, str, str], str]
@@ -163,9 +160,9 @@ def _times(sessions: dict[Any, Any], shape: tuple[int, ...], seconds: float) -> 
     for number in range(300):
         if number > 10 and time.perf_counter() > end:
             break
-        for key, session in sessions.items():
+        for key, runtime in sessions.items():
             start = time.thread_time()
-            session.run(None, {"x": x})
+            runtime.run(None, {"x": x})
             taken[key].append(time.thread_time() - start)
     return {key: 1e6 * float(np.median(values[2:])) for key, values in taken.items()}
 
@@ -187,9 +184,7 @@ def _per_pass(
 def draw(rng: np.random.Generator) -> tuple[Layer, ...]:
     """Layers of a chain: products, kernels, depthwise ones, first layers, strides, bottlenecks."""
     while True:
-        kind = rng.choice(
-            ("1x1", "kernel", "kernel", "depthwise", "both", "first", "stride", "wide")
-        )
+        kind = rng.choice(KINDS)
         a, b = map(int, rng.choice(CHANNELS, 2))
         size, kernel = int(rng.choice(MAPS)), int(rng.choice((3, 3, 5, 7)))
         layers = {

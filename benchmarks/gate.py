@@ -32,6 +32,7 @@ import onnxruntime
 import realdata
 import torch
 from gate_cases import Case, Planted, Regression
+from measured import session
 
 import qtool
 
@@ -87,7 +88,7 @@ def prepare(folder: Path, name: str, out: Path) -> Case:
         metric = "spearman"
         inputs, labels = _pairs(folder)
     else:
-        name_of_input = onnxruntime.InferenceSession(real).get_inputs()[0].name
+        name_of_input = session(real).get_inputs()[0].name
         inputs = {name_of_input: torch.cat(list(network.data)).numpy()}
         images = torch.cat(list(network.calibration))
         training = images, network.model(images).argmax(1)
@@ -139,13 +140,11 @@ def batches(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
 
 def metric_of(case: Case, file: Path) -> float:
     """The metric on all samples, by plain onnxruntime and numpy."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = onnxruntime.InferenceSession(file, options)
+    runtime = session(file)
     mask = case.inputs.get("attention_mask")
     order = np.arange(len(case.labels) * case.rows) if mask is None else mask.sum(1).argsort()
     ordered = {n: a[order] for n, a in case.inputs.items()}
-    outputs = np.concatenate([session.run(None, part)[0] for part in batches(ordered)])
+    outputs = np.concatenate([runtime.run(None, part)[0] for part in batches(ordered)])
     outputs = outputs[order.argsort()]
     if case.metric == "top-1":
         return float((outputs.argmax(1) == case.labels).mean())

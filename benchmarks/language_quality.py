@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
+from measured import session
 from onnx import numpy_helper
 from realdata import let_torchvision_import
 from torch.utils import _pytree as pytree
@@ -76,15 +76,13 @@ def weight_bytes(path: Path) -> float:
 
 def in_runtime(path: Path) -> Logits:
     """Logits by ONNX Runtime; by name, since the builder orders caches in its own way."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options)
+    runtime = session(path)
 
     def logits(batch: Any) -> torch.Tensor:
         inputs = {name: batch[name].numpy() for name in ("input_ids", "attention_mask")}
         for layer, pair in enumerate(batch["past_key_values"]):
             inputs |= {f"past_key_values.{layer}.{k}": t.numpy() for k, t in pair.items()}
-        return torch.from_numpy(session.run(["logits"], inputs)[0])
+        return torch.from_numpy(runtime.run(["logits"], inputs)[0])
 
     return logits
 

@@ -14,6 +14,7 @@ import time
 import numpy as np
 import onnx
 import onnxruntime as ort
+from measured import session
 from onnx import parser
 
 SHAPES = ((1, 1, 768), (1, 16, 64), (1, 52, 64), (1, 16, 768), (1, 128, 384), (1, 128, 768))
@@ -38,16 +39,14 @@ def chain(addition: str, shape: tuple[int, ...]) -> onnx.ModelProto:
 
 def microseconds(model: onnx.ModelProto, shape: tuple[int, ...]) -> float:
     """Return the least time of one addition and one layer norm."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    runtime = session(model.SerializeToString())
     random = np.random.default_rng(0)
     feeds = {n: random.standard_normal(shape).astype(np.float32) for n in "xy"}
     rounds = []
     for _ in range(ROUNDS):
         start = time.thread_time()
         for _ in range(RUNS):
-            session.run(None, feeds)
+            runtime.run(None, feeds)
         rounds.append(time.thread_time() - start)
     return 1e6 * min(rounds) / RUNS / NODES
 

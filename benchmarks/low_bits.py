@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import realdata
 import torch
+from measured import session
 from torch import nn
 
 import qtool
@@ -76,12 +76,10 @@ def measure(network: realdata.Network, exact: torch.Tensor, chosen: dict[str, An
 
 def in_runtime(path: Path) -> Callable[..., torch.Tensor]:
     """The file as a module is called."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options)
+    runtime = session(path, torch.get_num_threads())
 
     def run(**inputs: torch.Tensor) -> torch.Tensor:
-        found = session.run(None, {name: t.numpy() for name, t in inputs.items()})
+        found = runtime.run(None, {name: t.numpy() for name, t in inputs.items()})
         return torch.from_numpy(found[0])
 
     return run

@@ -16,9 +16,11 @@ __all__ = [
     "agreement",
     "agreement_of",
     "by_input",
+    "feed",
     "files_size",
     "integer_share",
     "open_file",
+    "session",
     "sqnr",
     "transposed",
 ]
@@ -35,16 +37,20 @@ def open_file(path: Path) -> Runner:
     return _litert(path) if path.suffix == ".tflite" else _onnx(path)
 
 
-def _onnx(path: Path) -> Runner:
+def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    """A file, or its bytes, in ONNX Runtime, which prints errors alone."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    outputs = [o.name for o in session.get_outputs()]
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+
+
+def _onnx(path: Path) -> Runner:
+    runtime = session(path)
+    names = [i.name for i in runtime.get_inputs()]
+    outputs = [o.name for o in runtime.get_outputs()]
 
     def run(arrays: Arrays) -> Outputs:
-        return dict(zip(outputs, session.run(None, by_input(names, arrays)), strict=True))
+        return dict(zip(outputs, runtime.run(None, by_input(names, arrays)), strict=True))
 
     return run
 
@@ -60,23 +66,25 @@ def _litert(path: Path) -> Runner:
     from ai_edge_litert.interpreter import Interpreter
 
     model = Interpreter(str(path), num_threads=1)
-    inputs = model.get_input_details()
 
     def run(arrays: Arrays) -> Outputs:
-        values = by_input([d["name"] for d in inputs], arrays).values()
-        fed = [
-            transposed(v, tuple(d["shape_signature"])).astype(d["dtype"])
-            for v, d in zip(values, inputs, strict=True)
-        ]
-        for detail, value in zip(inputs, fed, strict=True):
-            model.resize_tensor_input(detail["index"], value.shape)
-        model.allocate_tensors()
-        for detail, value in zip(inputs, fed, strict=True):
-            model.set_tensor(detail["index"], value)
+        feed(model, arrays)
         model.invoke()
         return {d["name"]: model.get_tensor(d["index"]) for d in model.get_output_details()}
 
     return run
+
+
+def feed(model: Any, arrays: Arrays) -> None:
+    """Give an interpreter of LiteRT its inputs, in the layout of the file."""
+    inputs = model.get_input_details()
+    values = by_input([d["name"] for d in inputs], arrays).values()
+    fed = [transposed(v, tuple(d["shape_signature"])) for v, d in zip(values, inputs, strict=True)]
+    for detail, value in zip(inputs, fed, strict=True):
+        model.resize_tensor_input(detail["index"], value.shape)
+    model.allocate_tensors()
+    for detail, value in zip(inputs, fed, strict=True):
+        model.set_tensor(detail["index"], value.astype(detail["dtype"]))
 
 
 def transposed(value: np.ndarray, shape: Sequence[int]) -> np.ndarray:

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
+from measured import session
 from other_sizes_networks import NETWORKS, Network
 
 import qtool
@@ -44,11 +44,9 @@ def decibels(reference: np.ndarray, other: np.ndarray) -> float:
 
 
 def in_runtime(path: Path) -> Run:
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: list(session.run(None, {name: x}))
+    runtime = session(path)
+    name = runtime.get_inputs()[0].name
+    return lambda x: list(runtime.run(None, {name: x}))
 
 
 def float_model(network: Network, folder: Path) -> tuple[object, Run]:
@@ -103,7 +101,7 @@ def measure(network: Network, folder: Path) -> tuple[str, dict[str, int]]:
         return f"refused: {str(error)[:300]}", {"refused": 1}
     seconds = time.thread_time() - start
     run = in_runtime(path)
-    declared = ort.InferenceSession(str(path)).get_inputs()[0].shape
+    declared = session(path).get_inputs()[0].shape
     kept = [axis for axis in wanted if isinstance(declared[axis], str)]
     counts = {"complete": len(kept) == len(wanted), "shapes": 0, "values": 0}
     shown: list[str] = []

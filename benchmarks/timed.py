@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from measured import by_input, transposed
+from measured import by_input, feed, session
 
 WARM_UP, LEAST, DRAWS = 5, 15, 2000
 
@@ -27,23 +27,11 @@ def runs_of(path: Path, arrays: dict[str, np.ndarray]) -> Callable[[], object]:
         from ai_edge_litert.interpreter import Interpreter
 
         model = Interpreter(str(path), num_threads=1)
-        values = []
-        for detail, value in zip(model.get_input_details(), arrays.values(), strict=True):
-            values.append(transposed(value, tuple(detail["shape_signature"])))
-            model.resize_tensor_input(detail["index"], values[-1].shape)
-        model.allocate_tensors()
-        for detail, value in zip(model.get_input_details(), values, strict=True):
-            model.set_tensor(detail["index"], value.astype(detail["dtype"]))
+        feed(model, arrays)
         return model.invoke
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    feed = by_input(names, arrays)
-    return lambda: session.run(None, feed)
+    runtime = session(path)
+    inputs = by_input([i.name for i in runtime.get_inputs()], arrays)
+    return lambda: runtime.run(None, inputs)
 
 
 def rounds_of(runs: list[Callable[[], object]], seconds: float) -> np.ndarray:

@@ -406,7 +406,6 @@ def special_files(seeds: Path, random: Random) -> list[str]:
             _calibrate(net, path),
             _calibrate(f"{MODULE}:net", x, "--weights", path),
             _calibrate(net, x, "--recipe", path),
-            _calibrate(net, x, "--config", path),
             ["convert", net, "--calibration", path, "-o", "o.onnx"],
             ["verify", path],
             ["inspect", path],
@@ -443,15 +442,6 @@ def output_paths(seeds: Path, random: Random) -> list[str]:
     net, x = str(seeds / "m.onnx"), str(seeds / "x.npy")
     convert = ["convert", net, "--calibration", str(seeds / "m.calib"), "-o", path]
     return random.choice([_calibrate(net, x, out=path), convert, ["merge", x, x, "-o", path]])
-
-
-def configurations(seeds: Path, random: Random) -> list[str]:
-    file, net, x = (str(seeds / n) for n in ("q.onnx", "m.onnx", "x.npy"))
-    settings = {"data": x, "seconds": 0.01, "batch-size": 4, "model": net}
-    document = damage_json(settings, random, str(seeds / CANARY))
-    lines = [f"{k} = {json.dumps(v)}" for k, v in document.items()]
-    Path("c.toml").write_text("\n".join(lines), errors="replace")
-    return ["evaluate", file, "--config", "c.toml", "--other-model"]
 
 
 def recipes(seeds: Path, random: Random) -> list[str]:
@@ -492,7 +482,6 @@ SURFACES = (
     Surface("labels", 50, labels),
     Surface("special-files", 60, special_files),
     Surface("output-paths", 40, output_paths),
-    Surface("configurations", 40, configurations),
     Surface("recipes", 30, recipes),
     Surface("generate", 50, generate),
     Surface("tables", 100, documents.tables),

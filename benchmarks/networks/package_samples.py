@@ -19,6 +19,7 @@ from types import ModuleType
 import numpy as np
 import onnxruntime
 
+from benchmarks.measured import session
 from benchmarks.truth import drawn
 
 Arrays = dict[str, np.ndarray]
@@ -94,9 +95,7 @@ def _images(lines: list[np.ndarray]) -> np.ndarray:
 
 def text_lines(file: str, packages: Path, rng: np.random.Generator, count: int) -> Arrays:
     """Lines of 48 x 320 for PP-OCR; labels are classes, of the characters that the file lists."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    meta = onnxruntime.InferenceSession(str(packages / file), options).get_modelmeta()
+    meta = session(packages / file).get_modelmeta()
     characters = meta.custom_metadata_map["character"].splitlines()
     lines, texts = zip(*(_drawn_line(rng, 48, 320) for _ in range(count)), strict=True)
     labels = np.empty(count, object)
@@ -181,9 +180,7 @@ def streams(
         states: input -> output that is its next value; a state starts with zeros.
         extra: inputs that are one number.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    network = onnxruntime.InferenceSession(str(packages / file), options)
+    network = session(packages / file)
     outputs = [o.name for o in network.get_outputs()]
     step = 512 if window == 576 else window
     rows: dict[str, list[np.ndarray]] = {}

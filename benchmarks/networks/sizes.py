@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
-from benchmarks.measured import Runner, sqnr
+from benchmarks.measured import Runner, session, sqnr
 
 __all__ = ["other_sizes"]
 
@@ -21,10 +20,8 @@ Arrays = Mapping[str, np.ndarray]
 
 def _free(path: Path) -> dict[str, list[tuple[str, int]]]:
     """Dynamic dimensions of the inputs: name -> [(input, axis)]; one without a name is its own."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
     groups: dict[str, list[tuple[str, int]]] = {}
-    for tensor in onnxruntime.InferenceSession(str(path), options).get_inputs():
+    for tensor in session(path).get_inputs():
         for axis, size in enumerate(tensor.shape):
             if isinstance(size, str) or size is None or size < 1:
                 alone = size in UNNAMED or isinstance(size, int)
