@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from qtool.cli.config_file import config_option
 
-__all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
+__all__ = ["JSON", "LOGGED", "QUIET", "VERBOSE", "Command", "heading"]
 
 JSON = "qtool.json"
-VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
+VERBOSE, QUIET = "qtool.verbose", "qtool.quiet"
 LOGGED = "qtool.logged"
 _HELP_ALL = "qtool.help_all"
 """Keys in a context's meta."""
@@ -26,20 +25,18 @@ _SIMILAR = 0.75  # ratio of equal letters
 GROUPS = {
     "Model": "model weights fix noise_input task tokenizer calibration scales against reference "
     "other_model",
-    "Data": "data column shape samples sample eval_data labels classes transform "
-    "batch_size dynamic",
+    "Data": "data column shape samples eval_data labels classes transform batch_size dynamic",
     "Precision": "target mode accuracy recover ignore output_kind observer recipe choices "
     "group memory",
-    "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
-    "min_token_agreement max_perplexity_increase",
+    "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on",
     "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "
-    "precision budget evaluations layer_samples most cpu timeout",
+    "precision budget evaluations layer_samples cpu timeout",
     "Texts and recordings": "processor max_length pad_to_max_length state",
     "Language models": "attention cache logits",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format format_ layout interface batch external_data float_file "
-    "save_recipe repaired_file title junit badge markdown provenance "
-    "config as_json verbose quiet log_level help help_all",
+    "save_recipe junit badge markdown provenance "
+    "as_json verbose quiet help help_all",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
@@ -85,13 +82,6 @@ def _common() -> list[click.Parameter]:
             callback=stored(QUIET),
             help="Print errors and warnings only.",
         ),
-        click.Option(
-            ["--log-level"],
-            type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-            expose_value=False,
-            callback=stored(LOG_LEVEL),
-            help="Print the log of qtool from this level on; by default what -v and -q set.",
-        ),
     ]
 
 
@@ -118,11 +108,11 @@ def heading(text: str) -> str:
 
 
 class Command(click.Command):
-    """A command whose help lists options by topic, with -v, -q and --log-level."""
+    """A command whose help lists options by topic, with -v and -q."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += [config_option(), *_common(), _help_all()]
+        self.params += [*_common(), _help_all()]
         for parameter in self.params:
             if isinstance(parameter.type, click.IntRange | click.FloatRange) and (
                 not parameter.metavar and parameter.name != "verbose"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import click
-from qtool.cli.command import JSON, LOG_LEVEL, LOGGED, QUIET, VERBOSE
+from qtool.cli.command import JSON, LOGGED, QUIET, VERBOSE
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -204,8 +204,6 @@ def log_to_stderr() -> Iterator[None]:
 
 def _log_level() -> int:
     settings = meta()
-    if settings.get(LOG_LEVEL):
-        return int(logging.getLevelName(settings[LOG_LEVEL].upper()))
     if settings.get(QUIET):
         return logging.WARNING
     if settings.get(VERBOSE):
