@@ -261,7 +261,7 @@ def output_agreements(
     """
     known = [evidence.get(name, Evidence()) for name in names]
     with np.errstate(over="ignore", invalid="ignore"):  # values near the end of float32
-        rest = more or [None] * len(names)
+        rest: Sequence[Array | None] = more or [None] * len(names)
         each = list(map(output_agreement, names, real, quantized, known, rest))
     return tuple(agreement for agreement in each if agreement is not None)
 
