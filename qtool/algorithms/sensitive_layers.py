@@ -33,6 +33,7 @@ from qtool.algorithms.error_sources import (
     work_in_codes,
 )
 from qtool.algorithms.registry import SENSITIVE_LAYERS
+from qtool.calibration.calibration import Calibration
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError
@@ -41,7 +42,7 @@ from qtool.core.number_texts import quantity
 from qtool.core.ops import row_of
 from qtool.core.summary import group_names
 from qtool.planning import targets, weight_only
-from qtool.planning.plan import QuantPlan
+from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
 from qtool.planning.speed.slow_layers import plan_time
@@ -139,8 +140,23 @@ class _Network:
             )
         except PlanError:  # all in float
             return None
-        known = {p.name for p in plan.observed()} <= state.calibration.statistics.keys()
+        known = _calibration_for(state, plan) is not None
         return replace(plan, rewrites=old.rewrites) if known else None
+
+
+def _calibration_for(state: ConversionState, plan: QuantPlan) -> Calibration | None:
+    """Return the calibration with the ranges of a plan of the same graph; None where one is not
+    known. A tensor between a layer in float and one in integers is quantized behind the pool or
+    reshape that moves it, and has there the range that it shared before."""
+    old, calibration = state.plan, state.calibration
+    assert calibration is not None
+    specs, statistics = dict(calibration.specs), dict(calibration.statistics)
+    for name in (p.name for p in plan.observed() if p.name not in statistics):
+        root, factor = old.origin(name) if name in old else (name, 1.0)
+        if root not in statistics or factor != 1:
+            return None
+        specs[name], statistics[name] = specs[root], statistics[root]
+    return replace(calibration, specs=specs, statistics=statistics)
 
 
 def propose(state: ConversionState) -> ConversionState:
@@ -162,7 +178,8 @@ def propose(state: ConversionState) -> ConversionState:
     layers = quantity(len(choice.nodes), "layer")
     note = f"{layers} computes" if len(choice.nodes) == 1 else f"{layers} compute"
     note += f" in float, for most of the error was theirs: {group_names(sorted(choice.nodes))}"
-    after = replace(state, plan=plan, parameters=None).solved()
+    calibration = _calibration_for(state, plan)
+    after = replace(state, plan=plan, calibration=calibration, parameters=None).solved()
     if best_candidate(state, [after], JUDGES) is None:
         return state.with_notes(f"{SENSITIVE_LAYERS.name}: {LESS_ACCURATE}")
     return after.with_notes(note)
@@ -213,7 +230,7 @@ def _choose(
 
 def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
     """Return the sources of most of the error for their work, the worst first. Where the error is
-    not large (`poor`), weights, which have finer codes, are not measured."""
+    not large (`poor`), those that no budget allows are not measured."""
     state, points = network.state, network.run.points
     work = work_in_codes(state.graph.graph, state.plan)
 
@@ -221,7 +238,10 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
         return source.share / max(1.0, sum(work[n] for n in source.nodes))
 
     own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
-    sources = [s for s in error_sources(state.plan, points, own) if poor or not s.is_weight]
+    sources = [_with_fused(state, s) for s in error_sources(state.plan, points, own)]
+    if not poor:
+        limit = BUDGET * sum(work.values())
+        sources = [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
     least = LEAST_SHARE if poor else LARGE_SHARE
     together = ErrorSource(frozenset(points), frozenset())
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
@@ -232,6 +252,18 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
         sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]
     return sources
+
+
+def _with_fused(state: ConversionState, source: ErrorSource) -> ErrorSource:
+    """Return a source with the layers that its activation functions are part of."""
+    nodes, calls = set(source.nodes), {G.name_of(n): n for n in G.calls(state.graph.graph)}
+    for name in source.nodes:
+        node, decision = calls[name], state.plan.decision(name)
+        while decision is not None and decision.execution is Execution.FUSED:
+            node = G.source(node)
+            nodes.add(G.name_of(node))
+            decision = state.plan.decision(G.name_of(node))
+    return replace(source, nodes=frozenset(nodes))
 
 
 def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:

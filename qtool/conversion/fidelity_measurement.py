@@ -21,7 +21,9 @@ from qtool.core.random_inputs import is_cache
 from qtool.core.types import Array, Dynamic
 from qtool.core.value_names import MASK
 from qtool.metrics.compared_batches import ComparedBatches
+from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.output_errors import OutputErrors
+from qtool.metrics.output_kind import CLASS
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.simulation.costly_layers import costliest_layers, near_zero_divisions
@@ -93,12 +95,14 @@ class EstimateSamples:
         kind: `estimate.ESTIMATE` or `CALIBRATION`.
         batches: bound to the inputs of the graph.
         origins: where each sample is in the data.
+        calibration: other samples, of which the float outputs count alone.
         beyond, reach: see `Estimate`.
     """
 
     kind: str
     batches: Sequence[Batch]
     origins: Sequence[str] = ()
+    calibration: Sequence[Batch] = ()
     beyond: tuple[Reach, ...] = ()
     reach: float = 0.0
 
@@ -113,7 +117,8 @@ class EstimateSamples:
         """
         batches = state.estimates(size, ESTIMATE_SAMPLES)
         if origins := state.estimate_origins():
-            return cls(ESTIMATE, batches, origins, _beyond(state), _reach(state))
+            others = state.batches(size, ESTIMATE_SAMPLES, holdout=None)
+            return cls(ESTIMATE, batches, origins, others, _beyond(state), _reach(state))
         whole = () if sample.whole is None else (sample.whole,)
         return cls(CALIBRATION, batches or whole)
 
@@ -206,7 +211,7 @@ def measure_estimate(
         in_batches, size = InBatches(size, _median_db(together, samples.kind)), 1
     return replace(
         estimate,
-        agreements=compared.agreements(),
+        agreements=_compare_uses(model, samples, compared),
         beyond=samples.beyond,
         reach=samples.reach,
         place="" if file is None else file.place,
@@ -216,6 +221,20 @@ def measure_estimate(
         cached=_cached_tokens(model.graph, samples.batches[0].arrays()),
         first_db=_median_db([each for each in beginnings if each.outputs], samples.kind),
     )
+
+
+def _compare_uses(
+    model: FakeQuantized, samples: EstimateSamples, compared: ComparedBatches
+) -> tuple[OutputAgreement, ...]:
+    """Return what outputs agree in. Where few samples are to tell how many classes change, margins
+    of those of the calibration count, too."""
+    agreements = compared.agreements()
+    if not any(each.kind == CLASS and each.expected is not None for each in agreements):
+        return agreements
+    for batch in samples.calibration:
+        real = padding_of(model.graph).strip(batch.arrays(), model.run_float(batch))
+        compared.add_float(real, batch.size)
+    return compared.agreements()
 
 
 def _cached_tokens(graph: FloatGraph, inputs: Sequence[Array]) -> int:

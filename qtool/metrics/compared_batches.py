@@ -127,6 +127,7 @@ class ComparedBatches:
         self.names = [name for name in names if name not in self.left]
         self._all, self._evidence, self._room = tuple(names), evidence, room
         self._batches: list[tuple[list[Array], list[Array]]] = []
+        self._more: list[list[Array]] = []
 
     def add(self, real: Arrays, quantized: Arrays, samples: int) -> OutputErrors:
         """Keep the outputs of a batch, and return their errors.
@@ -144,13 +145,26 @@ class ComparedBatches:
             self._batches.append((first, second))
         return OutputErrors.of(self.names, expected, actual, samples)
 
+    def add_float(self, real: Arrays, samples: int) -> None:
+        """Keep the outputs of the float model for samples that the quantized one was made of.
+
+        Args:
+            real: as of `add`.
+            samples: number of samples.
+        """
+        own = [a for name, a in zip(self._all, real, strict=True) if name in self.names]
+        self._room -= sum(a.size for a in own)
+        if self._room >= 0:
+            self._more.append([samples_first(a, samples) for a in own])
+
     def agreements(self) -> tuple[OutputAgreement, ...]:
         """Return what the batches agree in, of each output that has a yardstick; no KV cache,
         whose codes differ by one everywhere and mean the same."""
-        return output_agreements(*self._joined(), self._evidence)
-
-    def _joined(self) -> tuple[list[str], list[Array], list[Array]]:
         kept = [i for i, name in enumerate(self.names) if not is_cache(name)]
+        more = [_joined([b[i] for b in self._more]) for i in kept] if self._more else []
+        return output_agreements(*self._joined(kept), self._evidence, more)
+
+    def _joined(self, kept: Sequence[int]) -> tuple[list[str], list[Array], list[Array]]:
         sides = ([_joined([b[side][i] for b in self._batches]) for i in kept] for side in (0, 1))
         first, second = sides
         return [self.names[i] for i in kept], first, second

@@ -15,6 +15,11 @@ import numpy as np
 from qtool.core import number_texts
 from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
+from qtool.metrics.expected_agreement import (
+    expected_same_class,
+    expected_same_text,
+    log_probabilities,
+)
 from qtool.metrics.output_kind import (
     CLASS,
     COSINE,
@@ -32,7 +37,7 @@ from qtool.metrics.output_kind import (
 )
 from qtool.metrics.sample_ratios import below_one_interval, clustered_share_interval
 from qtool.metrics.texts import blank_of, same_texts
-from qtool.metrics.token_scores import divergences, log_softmax
+from qtool.metrics.token_scores import divergences
 
 
 class Yardstick(NamedTuple):
@@ -72,7 +77,6 @@ apart."""
 ENOUGH = 16  # compared samples, tokens or values, to judge an output by them
 _DECIDING = 2**22  # values that decide on the kind of an output
 _CHUNK = 256  # rows
-_FEWEST = 8  # samples whose margins tell what others have
 _LEAST_SPREAD = 1e-10  # of the power: below, numbers are constant but for rounding
 
 
@@ -92,8 +96,8 @@ class OutputAgreement(NamedTuple):
         shift: mean difference from the float model's scores where those are above the limit, of
             DETECTION; None of others.
         tokens: share of equal tokens, of TEXT; None of others.
-        expected: share of equal classes to expect of new samples, of CLASS where samples are few,
-            see `_expected_share`; None of others.
+        expected: share of equal classes or texts to expect of new samples, of CLASS and TEXT where
+            samples are few, see `expected_agreement`; None of others.
     """
 
     output: str
@@ -116,7 +120,7 @@ class OutputAgreement(NamedTuple):
     def headline(self) -> str:
         """The value to expect alone, in words."""
         if self.expected is not None:
-            return f"same class {number_texts.share(self.expected)} expected"
+            return f"same {self.kind} {number_texts.share(self.expected)} expected"
         return str(self._replace(kl=None, shift=None, tokens=None))
 
     @property
@@ -179,11 +183,12 @@ class OutputAgreement(NamedTuple):
     def _more(self) -> str:
         if self.shift is not None:
             return f", their scores {self.shift:+.3f}"
+        text = "" if self.kl is None else f", KL divergence {self.kl:.2g}"
         if self.tokens is not None:
-            return f", same token {number_texts.share(self.tokens)}"
+            text = f", same token {number_texts.share(self.tokens)}"
         if self.expected is not None and self.compared:
-            return f", {number_texts.share(self.expected)} expected"
-        return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
+            text += f", {number_texts.share(self.expected)} expected"
+        return text
 
 
 def agreements_text(agreements: Sequence[OutputAgreement], several: bool) -> str:
@@ -199,6 +204,7 @@ def output_agreement(
     real: Array,
     quantized: Array,
     evidence: Evidence = Evidence(),  # noqa: B008  # it is frozen
+    more: Array | None = None,
 ) -> OutputAgreement | None:
     """Return the agreement of one output; None where no yardstick fits or nothing can differ.
 
@@ -207,11 +213,13 @@ def output_agreement(
         real: output of the float model, [samples, ...].
         quantized: output of the quantized model, of the same shape.
         evidence: what is known of the output besides its values.
+        more: output of the float model on samples that the quantized model was made of.
     """
     if real.shape != quantized.shape or not real.ndim or not real.size:
         return None
     if real.dtype.kind in "iub":
-        texts = _same_texts(name, real, quantized, 1 + int(real.max()))
+        blank = blank_of(real, 1 + int(real.max())) if len(real) > 1 else None
+        texts = None if blank is None else _same_texts(name, real, quantized, blank)
         return texts or _same_values(name, EQUAL, real, quantized, np.ones(real.shape, bool))
     if real.dtype.kind != "f":
         return None
@@ -224,7 +232,7 @@ def output_agreement(
         return None
     if kind.kind in (CLASS, TOKEN, PIXEL):
         moved = np.moveaxis(a, kind.axis, -1), np.moveaxis(b, kind.axis, -1)
-        return _same_classes(name, *moved)
+        return _same_classes(name, *moved, more if kind.kind == CLASS else None)
     if kind.kind == DETECTION:
         return _same_detections(name, a, b)
     if kind.kind == THRESHOLD:
@@ -240,6 +248,7 @@ def output_agreements(
     real: Sequence[Array],
     quantized: Sequence[Array],
     evidence: Mapping[str, Evidence],
+    more: Sequence[Array] = (),
 ) -> tuple[OutputAgreement, ...]:
     """Return the agreement of each output that has a yardstick.
 
@@ -248,44 +257,29 @@ def output_agreements(
         real: outputs of the float model.
         quantized: outputs of the quantized model.
         evidence: output -> what is known of it besides its values.
+        more: outputs of the float model on samples that the quantized model was made of.
     """
     known = [evidence.get(name, Evidence()) for name in names]
     with np.errstate(over="ignore", invalid="ignore"):  # values near the end of float32
-        each = list(map(output_agreement, names, real, quantized, known))
+        rest: Sequence[Array | None] = more or [None] * len(names)
+        each = list(map(output_agreement, names, real, quantized, known, rest))
     return tuple(agreement for agreement in each if agreement is not None)
 
 
-def _same_classes(name: str, a: Array, b: Array) -> OutputAgreement | None:
+def _same_classes(name: str, a: Array, b: Array, more: Array | None) -> OutputAgreement | None:
     """Return the share of equal best classes of scores [..., classes], or of equal texts; rows of
-    zeros are padding, None where there are no others."""
+    zeros are padding, None where there are no others. more: see `output_agreement`."""
     rows, real, coded = np.asarray(a.any(-1)), _best(a), _best(b)
     if not rows.any():
         return None
-    if a.ndim == 3 and (texts := _same_texts(name, real, coded, a.shape[-1])) is not None:
-        return texts
+    blank = blank_of(real, a.shape[-1]) if a.ndim == 3 and len(a) > 1 else None
+    if blank is not None:
+        texts = _same_texts(name, real, coded, blank)
+        return texts._replace(expected=expected_same_text(a, b, blank))
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    expected = _expected_share(a[rows], b[rows]) if kind == CLASS else None
+    expected = expected_same_class(a[rows], b[rows], more) if kind == CLASS else None
     return _same_values(name, kind, real, coded, rows)._replace(kl=kl, expected=expected)
-
-
-def _expected_share(a: Array, b: Array) -> float | None:
-    """Return the share of equal best classes to expect of new samples; None where samples are many
-    or very few, or values are not finite.
-
-    A dozen samples have no change of class, or one of a dozen. Their margins and errors tell more:
-    any error, with either sign, may meet any margin between the two best classes.
-
-    Args:
-        a: scores of the float model, [samples, classes].
-        b: those of the quantized model.
-    """
-    if not _FEWEST <= len(a) <= _CHUNK or not np.isfinite(b).all():
-        return None
-    is_share, best = sums_to_one(a, -1), np.argsort(a, -1)[:, -2:]
-    pairs = (np.take_along_axis(x.astype(np.float64), best, -1) for x in (a, b))
-    margins, others = (np.diff(_log_probabilities(pair, is_share))[:, 0] for pair in pairs)
-    return 1 - float((np.abs(others - margins) > margins[:, None]).mean()) / 2
 
 
 def _same_values(name: str, kind: str, a: Array, b: Array, rows: Array) -> OutputAgreement:
@@ -304,11 +298,8 @@ def _best(a: Array) -> Array:
     return best
 
 
-def _same_texts(name: str, labels: Array, others: Array, classes: int) -> OutputAgreement | None:
-    """Return the share of equal texts, labels [samples, positions]; None where they are none."""
-    blank = blank_of(labels, classes) if len(labels) > 1 else None
-    if blank is None:
-        return None
+def _same_texts(name: str, labels: Array, others: Array, blank: int) -> OutputAgreement:
+    """Return the share of equal texts. labels, others: [samples, positions]."""
     same, tokens = same_texts(labels, others, blank), float((labels == others).mean())
     interval = clustered_share_interval(same.astype(np.float64), np.ones(len(same)))
     value = float(same.mean())
@@ -327,17 +318,9 @@ def _divergence(a: Array, b: Array) -> float:
     is_share, total = sums_to_one(a[:_CHUNK], -1), 0.0
     for start in range(0, len(a), _CHUNK):  # a vocabulary is large
         some = (x[start : start + _CHUNK].astype(np.float64) for x in (a, b))
-        each = divergences(*(_log_probabilities(x, is_share) for x in some))
+        each = divergences(*(log_probabilities(x, is_share) for x in some))
         total += float(np.where(np.isfinite(each), each, np.inf).sum())
     return total / len(a)
-
-
-def _log_probabilities(a: Array, is_share: bool) -> Array:
-    """Return the logarithms of probabilities, or of the softmax of logits."""
-    if is_share:
-        return np.log(np.maximum(a, np.finfo(np.float32).tiny))
-    with np.errstate(invalid="ignore"):
-        return log_softmax(a)
 
 
 def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:

@@ -46,6 +46,32 @@ def same_texts(one: Array, other: Array, blank: int) -> Array:
     return np.array([a == b for a, b in zip(texts(one, blank), texts(other, blank), strict=True)])
 
 
+def changes_text(labels: Array, others: Array, blank: int) -> Array:
+    """Return where another label makes another text, one position at a time.
+
+    Args:
+        labels: [samples, positions].
+        others: the label in its place, of each position.
+        blank: class that is left out.
+
+    Returns:
+        bool [samples, positions].
+    """
+    before, after = (np.pad(labels, ((0, 0), p), constant_values=blank) for p in ((1, 0), (0, 1)))
+    before, after = before[:, :-1], after[:, 1:]
+
+    def characters(each: Array) -> tuple[Array, Array]:
+        """Return what this position and the next one add to a text, the first and the second."""
+        own = np.where(each == before, blank, each)
+        following = np.where(after == each, blank, after)
+        none = own == blank
+        return np.where(none, following, own), np.where(none, blank, following)
+
+    pairs = zip(characters(labels), characters(others), strict=True)
+    changes: Array = np.any([a != b for a, b in pairs], 0)
+    return changes
+
+
 def texts(labels: Array, blank: int) -> list[list[int]]:
     """Return the text of each sample: labels [samples, positions] without blanks and repeats."""
     kept = (labels != blank) & _changes(labels)

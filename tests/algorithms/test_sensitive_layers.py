@@ -119,6 +119,37 @@ def test_the_input_that_makes_most_of_a_smaller_error_stays_float_where_costs_ar
     assert in_float(model) == expected
 
 
+class Pooled(nn.Module):
+    """A first layer on raw counts, whose weights take their level away; behind it a pool."""
+
+    def __init__(self, *pool: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 16, 3)
+        last = nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 3, padding=1)
+        self.rest = nn.Sequential(nn.ReLU(), *pool, *last)
+        assert self.first.bias is not None
+        with torch.no_grad():
+            self.first.bias -= 1000 / 30 * self.first.weight.sum((1, 2, 3))
+            self.first.weight /= 30
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.rest(self.first(x))
+        return result
+
+
+@pytest.mark.parametrize("pool", [(), (nn.MaxPool2d(2),)], ids=["plain", "pool"])
+def test_a_first_layer_on_raw_counts_stays_float(pool: tuple[nn.Module, ...]) -> None:
+    """Its weights make most of the error, and behind the pool is a tensor that had no range."""
+    torch.manual_seed(0)
+    data = [1000 + 30 * torch.randn(24, 1, 18, 18) for _ in range(3)]
+    network = Pooled(*pool).eval()
+    model = qtool.quantize(network, data, recover=["sensitive-layers"])
+    assert in_float(model) == {"first"}
+    with torch.no_grad():
+        exact, coded = network(data[0]), model(data[0])
+    assert (exact - coded).square().sum() < 0.003 * exact.var(0).sum() * len(exact)
+
+
 class Level(nn.Module):
     """A network on raw counts whose result has a large offset, as levels in decibels have."""
 

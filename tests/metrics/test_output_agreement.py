@@ -210,6 +210,10 @@ def test_changes_of_class_are_expected_by_margins() -> None:
     )
     assert abs(expected.mean() - truth) < 0.003
     assert np.abs(expected - truth).mean() < 0.7 * np.abs(counted - truth).mean()
+    more = real[rng.choice(4096, 60, replace=False)]
+    others = [output_agreement("logits", real[r], coded[r], more=more) for r in rows]
+    wider = np.array([e.expected for e in others if e is not None])
+    assert np.abs(wider - truth).mean() < 0.8 * np.abs(expected - truth).mean()
     unseen = next(e for e in each if e is not None and e.value == 1 and not e.is_near)
     assert unseen.headline.endswith("% expected")
     many = output_agreement("logits", real, coded)

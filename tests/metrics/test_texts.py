@@ -10,7 +10,7 @@ from torch import nn
 
 import qtool
 from qtool.metrics.output_agreement import TEXT, TOKEN, output_agreement
-from qtool.metrics.texts import blank_of, same_texts
+from qtool.metrics.texts import blank_of, changes_text, same_texts
 from qtool.verification.fidelity import compare_outputs
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +38,36 @@ def test_texts_by_hand() -> None:
         [[0, 1, 0, 1, 2, 2], [3, 3, 3, 3, 0, 0], [1, 2, 0, 2, 0, 0], [1, 0, 0, 0, 0, 0]]
     )
     assert same_texts(one, other, 0).tolist() == [True, False, False, True]
+
+
+def test_positions_whose_label_makes_another_text() -> None:
+    random = np.random.default_rng(2)
+    labels, others = random.integers(0, 4, (2, 50, 9))
+    changes = changes_text(labels, others, 0)
+    for position in range(9):
+        new = labels.copy()
+        new[:, position] = others[:, position]
+        assert (changes[:, position] == ~same_texts(labels, new, 0)).all()
+
+
+def test_changes_of_text_are_expected_by_margins() -> None:
+    """A dozen lines have no changed text, or one of a dozen."""
+    random = np.random.default_rng(3)
+    labels = lines(count=2000)
+    real = 12 * random.random((*labels.shape, 1)) ** 0.5 * np.eye(CLASSES)[labels]
+    real += 0.3 * random.normal(size=real.shape)
+    coded = real + 0.12 * random.normal(size=real.shape)
+    truth = same_texts(real.argmax(2), coded.argmax(2), 0).mean()
+    rows = [random.choice(2000, 12, replace=False) for _ in range(60)]
+    each = [output_agreement("logits", real[r], coded[r]) for r in rows]
+    counted, expected = (
+        np.array([getattr(e, name) for e in each]) for name in ("value", "expected")
+    )
+    assert 0.9 < truth < 0.99
+    assert abs(expected.mean() - truth) < 0.02
+    assert np.abs(expected - truth).mean() < 0.7 * np.abs(counted - truth).mean()
+    assert each[0] is not None
+    assert each[0].headline.startswith("same text ")
 
 
 def test_the_blank_is_the_first_or_the_last_class() -> None:
