@@ -27,7 +27,6 @@ from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.distributed import current
 from qtool.evaluation.speedup import compare_speed, untimed_reason
-from qtool.planning.plan import plan_title
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -176,9 +175,7 @@ def _file_of_blocks(
     return QuantizedFile(
         converted.path,
         None,
-        f"{plan_title(plan)}, for {plan.target}",
-        plan.target,
-        plan.recipe.mode,
+        plan,
         converted.notes,
         result,
         converted.size_bytes,
