@@ -148,18 +148,18 @@ class QuantizedFile(Result):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Results of `quantize` with --labels or --eval-data, float model first; those of the file
-        alone where a block-wise conversion has no memory for both."""
+        """Results on evaluation data or with labels, float model first; those of the file alone
+        where a block-wise conversion has no memory for both."""
         return () if self.accuracy is None else self.accuracy.metrics
 
     @property
     def min_coverage_met(self) -> bool:
-        """Whether --min-coverage is met; true without it."""
+        """Whether the goal for the share in integer kernels is met; true without one."""
         return not self.missed["min_coverage"]
 
     @property
     def min_sqnr_met(self) -> bool:
-        """Whether --min-sqnr is met; true without it."""
+        """Whether the goal for the SQNR is met; true without one."""
         return not self.missed["min_sqnr"]
 
     @property
