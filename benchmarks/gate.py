@@ -36,7 +36,6 @@ from measured import session
 
 import qtool
 
-ROOT = Path(__file__).parents[1]
 DRAWS, CLEAN = 10, 200
 BATCH = 50
 LIMIT = 0.02
@@ -189,7 +188,7 @@ def _emulated(what: Planted, inputs: Any, labels: Any, options: dict[str, Any]) 
     data = what.file.with_name("samples.npz")
     np.savez(data, labels=labels, **inputs)
     words = ["qemu-x86_64", "-cpu", what.cpu, sys.executable]
-    words += [str(ROOT / "tests" / "without_torch.py"), "--cli", "gate", str(what.file), "--json"]
+    words += ["-m", "qtool", "gate", str(what.file), "--json"]
     words += ["--against", str(what.against), "--data", str(data), "--labels", "labels"]
     words += ["--metric", options["metric"], "--max-drop", str(options["max_drop"])]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -10,7 +10,9 @@ from qtool.core.on_use import load
 
 _OWN = "qtool.cli.documents"
 _WRITTEN = (
-    f"{_OWN}:ModelFile",
+    f"{_OWN}:WrittenFile",
+    "qtool.api.quantized_file:QuantizedFile",
+    f"{_OWN}:Blocks",
     "qtool.verification:Verification",
     f"{_OWN}:Outcome",
 )
@@ -28,7 +30,7 @@ _TABLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "compare": (_REPORT,),
     "bench": (("qtool.evaluation.bench:Bench",),),
     "generate": (("qtool.evaluation.generation:Generation",),),
-    "tune": ((f"{_OWN}:TunedFile", "TuneResult"),),
+    "tune": ((f"{_OWN}:WrittenFile", "TunedModel"),),
     "inspect": (
         ("qtool.evaluation.file_contents:ModelContents",),
         ("qtool.evaluation.file_contents:CalibrationContents",),

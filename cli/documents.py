@@ -1,20 +1,11 @@
-"""What the commands alone print with --json, as dataclasses; `document_table` has all.
-
-Imports the library, and so torch: commands import this module when they print.
-"""
+"""What the commands alone print with --json, as dataclasses; `document_table` has all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.evaluation.speedup import Speedup
-from qtool.metrics.metric import Metric
-
-if TYPE_CHECKING:
-    from qtool.api.quantized_file import QuantizedFile
 
 
 @dataclass(frozen=True)
@@ -78,51 +69,14 @@ class CalibrationFile:
 
 
 @dataclass(frozen=True)
-class ModelFile:
-    """An ONNX file that was written.
+class Blocks:
+    """How a file was converted block by block.
 
     Attributes:
-        file: its path.
-        size_bytes: size of the file and of its external data.
-        target: runtime that it is quantized for.
-        mode: default quantization scheme.
-        speed: comparison with the float model; null if it was not timed.
-        min_coverage_met: whether --min-coverage is met; true without it.
-        min_sqnr_met: whether --min-sqnr is met; true without it.
-        metrics: results of `quantize` with --labels or --eval-data, float model first; those of
-            the file alone where a block-wise conversion has no memory for both.
-        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file, and
-            in a block-wise conversion of its float32 weights.
         blocks: records of a block-wise conversion, in order.
     """
 
-    file: Path
-    size_bytes: int
-    target: str
-    mode: str
-    speed: Speedup | None
-    min_coverage_met: bool
-    min_sqnr_met: bool
-    metrics: tuple[Metric, ...] = ()
-    float_size_bytes: int = 0
-    blocks: tuple[BlockRecord, ...] = ()
-
-    @classmethod
-    def of(cls, file: QuantizedFile) -> ModelFile:
-        """Return the document of a file that was written."""
-        missed = file.missed
-        return cls(
-            file.path,
-            file.size_bytes,
-            file.target,
-            file.mode,
-            file.speed,
-            min_coverage_met=not missed["min_coverage"],
-            min_sqnr_met=not missed["min_sqnr"],
-            metrics=() if file.accuracy is None else file.accuracy.metrics,
-            float_size_bytes=file.float_size_bytes,
-            blocks=file.blocks,
-        )
+    blocks: tuple[BlockRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -137,8 +91,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class TunedFile:
-    """The best file of a search.
+class WrittenFile:
+    """A model's file that was written.
 
     Attributes:
         file: its path.

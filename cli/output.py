@@ -139,12 +139,13 @@ def show_file(file: QuantizedFile, source: str) -> None:
     for kept in file.kept:
         warn(f"{kept} differs from {Path(source) / kept.name} and stays as it is")
     if is_json():
-        from qtool.cli.documents import ModelFile, Outcome
+        from qtool.cli.documents import Blocks, Outcome, WrittenFile
 
         result = file.verification
         notes = (*file.notes, *result.notes)
         outcome = Outcome(file.passed and result.passed)
-        show_json(ModelFile.of(file), replace(result, notes=notes), outcome)
+        parts = WrittenFile(file.path), file, Blocks(file.blocks)
+        show_json(*parts, replace(result, notes=notes), outcome)
     else:
         show_summary(file.summary(), file.details())
     for sentence in file.warnings:

@@ -113,9 +113,9 @@ def command(
     with output.track_task("exporting and verifying"):
         result.save(output_, recipe=save_recipe)
     if output.is_json():
-        from qtool.cli.documents import TunedFile
+        from qtool.cli.documents import WrittenFile
 
-        output.show_json(TunedFile(output_), result)
+        output.show_json(WrittenFile(output_), result)
     else:
         output.show_summary(result.summary(str(output_)), result.details())
     if not result.reached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import ArrayLike
 
@@ -21,14 +21,15 @@ from qtool.core.graph import FloatGraph
 from qtool.core.on_use import OnUse
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, stage, track_task
-from qtool.core.summary import Summarized, Summary
+from qtool.core.summary import Result, Summary
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
+from qtool.metrics.metric import Metric
 from qtool.metrics.output_errors import finite_or_inf
-from qtool.planning.plan import plan_title
+from qtool.planning.plan import QuantPlan, plan_title
 from qtool.verification import Verification
 
 if TYPE_CHECKING:
@@ -78,21 +79,20 @@ class EvaluationData:
 
 
 @dataclass(frozen=True)
-class QuantizedFile(Summarized):
+class QuantizedFile(Result):
     """A file that was written, and what was measured on it.
 
     Attributes:
         path: path of the file.
         model: the quantized model that it was written from; None where that was converted block by
             block and never in memory.
-        title: the bits of its weights and activations, and the target, in words.
-        target: name of the target.
-        mode: mode of the recipe.
+        plan: what its layers compute in.
         notes: sentences for the user on the conversion.
         verification: its checks, coverage and SQNR.
-        size_bytes: size of the file with its external data.
-        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
-        speed: comparison with the float model; None if it was not timed.
+        size_bytes: size of the file and of its external data.
+        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file, and
+            in a block-wise conversion of its float32 weights.
+        speed: comparison with the float model; null if it was not timed.
         untimed: why it was not timed; "" where it was, or nothing was asked for.
         accuracy: metrics and agreement on the evaluation data; None without. Of a file of blocks
             whose float model does not fit into memory next to it, its own metrics alone.
@@ -104,11 +104,20 @@ class QuantizedFile(Summarized):
         blocks: records of a block-wise conversion, in order.
     """
 
+    JSON_NAMES: ClassVar[tuple[str, ...]] = (
+        "size_bytes",
+        "target",
+        "mode",
+        "speed",
+        "min_coverage_met",
+        "min_sqnr_met",
+        "metrics",
+        "float_size_bytes",
+    )
+
     path: Path
     model: QuantizedModel | None
-    title: str
-    target: str
-    mode: str
+    plan: QuantPlan
     notes: tuple[str, ...]
     verification: Verification
     size_bytes: int
@@ -121,6 +130,37 @@ class QuantizedFile(Summarized):
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
     unmeasured: str = ""
+
+    @property
+    def title(self) -> str:
+        """The bits of its weights and activations, and the target, in words."""
+        return f"{plan_title(self.plan)}, for {self.target}"
+
+    @property
+    def target(self) -> str:
+        """Runtime that it is quantized for."""
+        return self.plan.target
+
+    @property
+    def mode(self) -> str:
+        """Default quantization scheme."""
+        return self.plan.recipe.mode
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Results on evaluation data or with labels, float model first; those of the file alone
+        where a block-wise conversion has no memory for both."""
+        return () if self.accuracy is None else self.accuracy.metrics
+
+    @property
+    def min_coverage_met(self) -> bool:
+        """Whether the goal for the share in integer kernels is met; true without one."""
+        return not self.missed["min_coverage"]
+
+    @property
+    def min_sqnr_met(self) -> bool:
+        """Whether the goal for the SQNR is met; true without one."""
+        return not self.missed["min_sqnr"]
 
     @property
     def passed(self) -> bool:
@@ -218,14 +258,11 @@ def write_file(
         if options.float_file is not None:
             quantized.captured.export_float(options.float_file, quantized.plan.target)
     speed, untimed = _speed(quantized, place, options.timing)
-    plan = quantized.plan
     timed = 0 if speed is None or quantized.captured.file_bytes else speed.float_bytes
     file = QuantizedFile(
         place,
         quantized,
-        f"{plan_title(plan)}, for {plan.target}",
-        plan.target,
-        plan.recipe.mode,
+        quantized.plan,
         quantized.notes,
         result,
         _size(place, file_format(place, options.format)),

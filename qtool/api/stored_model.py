@@ -26,7 +26,6 @@ from qtool.core.option_records import keywords_of
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.evaluation.speedup import compare_speed, untimed_reason
-from qtool.planning.plan import plan_title
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -172,9 +171,7 @@ def _file_of_blocks(
     return QuantizedFile(
         converted.path,
         None,
-        f"{plan_title(plan)}, for {plan.target}",
-        plan.target,
-        plan.recipe.mode,
+        plan,
         converted.notes,
         result,
         converted.size_bytes,

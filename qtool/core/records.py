@@ -3,7 +3,8 @@
 Named tuples and mappings become objects, other tuples lists, Enum members their values. Numbers
 that are not finite become null, since JSON cannot represent them; null of a float field is read as
 NaN, of others as None. A field `float_` is written as "float". Properties that a class lists in
-`JSON_PROPERTIES` are written as well; a class with `JSON_FORM`, a description, has a form of its
+`JSON_PROPERTIES` are written as well; a class with `JSON_NAMES` is written as these fields and
+properties alone; a class with `JSON_FORM`, a description, has a form of its
 own, from its `to_json`. `json_fields` describes the result, of docstrings. What is read is checked:
 anybody may have written it.
 """
@@ -15,7 +16,7 @@ import math
 import os
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -27,8 +28,10 @@ _LARGEST = 2**63  # of integers; larger ones are no number of anything, and over
 
 
 def json_field_names(kind: Any) -> list[str]:
-    """Return the fields of a dataclass that are written: not those with metadata json=False."""
-    return [f.name for f in fields(kind) if f.metadata.get("json", True)]
+    """Return the fields of a dataclass that are written: those of `JSON_NAMES`, or all but those
+    with metadata json=False."""
+    names = getattr(kind, "JSON_NAMES", ())
+    return list(names) or [f.name for f in fields(kind) if f.metadata.get("json", True)]
 
 
 def json_properties(kind: type) -> tuple[str, ...]:
@@ -152,14 +155,26 @@ def is_record(kind: Any) -> bool:
 def json_fields(kind: type) -> Mapping[str, tuple[Any, str]]:
     """Return key -> (type, meaning) of the object that a class is written as."""
     texts = attribute_texts(kind)
-    hints = get_type_hints(kind)
     names = json_field_names(kind) if is_dataclass(kind) else list(kind._fields)  # type: ignore[attr-defined]  # a NamedTuple
-    entries = {key_of(name): (hints[name], texts.get(name, "")) for name in names}
-    for name in json_properties(kind):
-        getter = inspect.getattr_static(kind, name).fget
+    hints, entries = _hints_of(kind, names), {}
+    for name in (*names, *json_properties(kind)):
+        getter = getattr(inspect.getattr_static(kind, name, None), "fget", None)
+        if getter is None:
+            entries[key_of(name)] = (hints[name], texts.get(name, ""))
+            continue
         text = inspect.cleandoc(getter.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         entries[key_of(name)] = (get_type_hints(getter)["return"], text)
     return entries
+
+
+def _hints_of(kind: type, names: Sequence[str]) -> dict[str, Any]:
+    """Return the types of some fields; those of others need not be imported."""
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        own = {n: a for n, a in vars(base).get("__annotations__", {}).items() if n in names}
+        of_base = {"__annotations__": own, "__module__": base.__module__}
+        hints |= get_type_hints(type(base.__name__, (), of_base))
+    return hints
 
 
 def summary(kind: type) -> str:

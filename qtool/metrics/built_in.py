@@ -9,11 +9,12 @@ from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
-from qtool.metrics.intervals import CONFIDENCE, Interval, bootstrap_sums, hit_interval
+from qtool.metrics.intervals import CONFIDENCE, Interval, exact_share_interval
 from qtool.metrics.labels import check_classes, check_labels
 from qtool.metrics.metric import Metric, make_metric, perplexity_metric
 from qtool.metrics.output_agreement import OutputAgreement
 from qtool.metrics.regression import BY_FUNCTION, regression_metrics, targets_of
+from qtool.metrics.sample_ratios import clustered_share_interval
 from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, TOP, SampleStatistics
 
 
@@ -70,17 +71,12 @@ def agreement_metric(
         yardsticks: what the outputs agree in, for those that are no scores; the lowest counts.
         confidence: probability of the interval of scores; that of a yardstick is 95 %.
     """
-    name = "agreement with float"
-    if measured.scores == CLASSES:
-        same = measured.same_class(1)
-        hits = [np.ones(len(same)), same]
-        return make_metric(name, hits, "built in", percent=True, confidence=confidence)
     share = agreement_with_reference(measured, 1, confidence)
     if share is None:
         return _lowest(yardsticks)
     drop = Interval(1 - share.value, 1 - share.high, 1 - share.low)
     values, drops = (1.0, share.value), (0.0, drop.value)
-    return Metric(name, True, True, "built in", values, drops, (None, drop))
+    return Metric("agreement with float", True, True, "built in", values, drops, (None, drop))
 
 
 def _lowest(yardsticks: Sequence[OutputAgreement]) -> Metric | None:
@@ -99,13 +95,17 @@ def agreement_with_reference(
 ) -> Interval | None:
     """Return the share of samples, or of tokens, with the best class of the reference.
 
-    The interval of tokens is that over samples, since tokens of one text depend on each other.
+    Its interval is that of `output_agreement`: tokens of one text depend on each other, and those
+    of a single text are all that is known.
     """
+    counts = measured.tokens.astype(np.float64)
+    hits = measured.equal[model].astype(np.float64)
     if measured.scores == CLASSES:
-        return hit_interval(measured.same_class(model), confidence)
-    if not measured.tokens.sum():
+        hits = measured.same_class(model).astype(np.float64)
+        counts = np.ones(len(hits))
+    total = float(counts.sum())
+    if not total:
         return None
-    if (measured.equal[model] == measured.tokens).all():  # a bootstrap has zero width
-        return hit_interval(measured.tokens > 0, confidence)
-    sums = np.stack([measured.equal[model], measured.tokens])
-    return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
+    ends = clustered_share_interval(hits, counts, confidence)
+    same = float(hits.sum())
+    return Interval(same / total, *(ends or exact_share_interval(same, total, confidence)))

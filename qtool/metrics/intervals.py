@@ -92,16 +92,6 @@ def exact_share_interval(
     return low, high
 
 
-def hit_interval(hits: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Return the share of True in [samples] with its exact interval.
-
-    A bootstrap of 450 hits in 450 samples gives an interval of zero width, where a miss in 122
-    samples is possible.
-    """
-    count = int(np.count_nonzero(hits))
-    return Interval(count / len(hits), *exact_share_interval(count, len(hits), confidence))
-
-
 def paired_interval(differences: Array, confidence: float = CONFIDENCE) -> Interval:
     """Return the mean of [samples] differences between two models on the same samples.
 

@@ -144,3 +144,34 @@ def test_sizes_need_be_no_integers_and_may_be_large() -> None:
     low, high = exact_share_interval(999_999.5, 1e6)
     assert 0.99999 < low < high < 1
     assert exact_share_interval(22, 23, confidence=0.5)[0] > exact_share_interval(22, 23)[0]
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "limit", "least", "most"),
+    [
+        (0.03, 0.02, 0.01, 0.045, 0.0505),
+        (0.02, 0.0, 0.02, 0.01, 0.0505),
+        (0.02, 0.02, 0.06, 0.99, 1.0),
+    ],
+    ids=["at the limit", "at the limit, none gained", "far below it"],
+)
+def test_probability_that_the_interval_of_a_drop_is_below_a_limit(
+    lost: float, gained: float, limit: float, least: float, most: float
+) -> None:
+    """Exact, over all counts of samples that 300 may lose and gain: a true drop at the limit passes
+    a gate of 95 % in 5 % of cases, and is a regression in as many."""
+    accepted = refused = 0.0
+    for worse in range(30):
+        for better in range(25 if gained else 1):
+            same = 300 - worse - better
+            counts = comb(300, worse) * comb(300 - worse, better)
+            probability = counts * lost**worse * gained**better * (1 - lost - gained) ** same
+            if probability < 1e-8:
+                continue
+            hits = np.arange(300) >= better
+            others = np.arange(300) < 300 - worse
+            low, high = share_drop(hits, others, 0.95).ends(1.0)
+            accepted += probability * (high <= limit)
+            refused += probability * (low > limit)
+    assert least <= accepted <= most
+    assert refused <= 0.0555

@@ -6,7 +6,7 @@ import pytest
 from qtool.core.errors import DataError
 from qtool.evaluation import user_metrics as user_metrics_module
 from qtool.evaluation.user_metrics import user_metrics
-from qtool.metrics.intervals import bootstrap, hit_interval, paired_interval
+from qtool.metrics.intervals import bootstrap, exact_share_interval, paired_interval
 from qtool.metrics.metric import make_metric
 
 
@@ -108,10 +108,7 @@ def test_unknown_name_to_minimize(no_files):
     ],
 )
 def test_interval_of_a_share_is_exact(hits, total, low, high):
-    interval = hit_interval(np.arange(total) < hits)
-    assert interval.value == hits / total
-    assert interval.low == pytest.approx(low, abs=1e-5)
-    assert interval.high == pytest.approx(high, abs=1e-5)
+    assert exact_share_interval(hits, total) == pytest.approx((low, high), abs=1e-5)
 
 
 def test_no_changed_sample_leaves_an_interval():

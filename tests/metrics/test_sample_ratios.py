@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qtool.core.output_evidence import Evidence
+from qtool.metrics.built_in import agreement_metric, agreement_with_reference
+from qtool.metrics.intervals import exact_share_interval
 from qtool.metrics.output_agreement import output_agreement
 from qtool.metrics.sample_ratios import below_one_interval, clustered_share_interval
+from qtool.metrics.sample_statistics import CLASSES, TOKENS, SampleStatistics
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +30,50 @@ def test_values_of_a_sample_count_as_one_where_they_agree() -> None:
         clustered_share_interval(30 * hits, np.full(40, 30.0)),
     )
     assert many == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("hits", "total"), [(99, 100), (45, 50), (9, 10), (449, 450)])
+def test_single_values_have_the_exact_interval(hits: int, total: int) -> None:
+    same = (np.arange(total) < hits).astype(float)
+    assert clustered_share_interval(same, np.ones(total)) == exact_share_interval(hits, total)
+
+
+@pytest.mark.parametrize("tokens", [0, 12])
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+def test_an_agreement_has_one_interval(tokens: int, confidence: float) -> None:
+    """That of a table of all samples, and of the metric of a search, are the yardstick's."""
+    rng = np.random.default_rng(0)
+    real = rng.normal(size=(60, tokens, 10) if tokens else (60, 10))
+    other = real + 0.3 * rng.normal(size=real.shape)
+    equal = real.argmax(-1) == other.argmax(-1)
+    statistics = statistics_of(equal)
+    share = agreement_with_reference(statistics, 1, confidence)
+    metric = agreement_metric(statistics, (), confidence)
+    assert share is not None
+    assert metric is not None
+    (drop,) = metric.intervals[1:]
+    assert (1 - drop.high, 1 - drop.low) == pytest.approx((share.low, share.high))
+    yardstick = output_agreement("logits", real, other, Evidence(labels=10))
+    assert yardstick.kind == ("token" if tokens else "class")
+    same = (share.low, share.high) == pytest.approx(yardstick.interval)
+    assert same == (confidence == 0.95)
+
+
+def statistics_of(equal: Array) -> SampleStatistics:
+    count, none = len(equal), np.zeros((2, len(equal), 0))
+    whole = np.stack([np.ones_like(equal), equal]).reshape(2, count, -1)
+    tokens = equal.ndim == 2
+    return SampleStatistics(
+        **dict.fromkeys(("loss", "divergence", "values", "outside"), none),
+        classes=none if tokens else 1 - whole.astype(int),
+        signals=np.ones((count, 1)),
+        noises=np.zeros((2, count, 1)),
+        sizes=(count,),
+        not_finite=np.zeros((2, count)),
+        tokens=np.full(count, equal.shape[1] if tokens else 0),
+        equal=whole.sum(2),
+        scores=TOKENS if tokens else CLASSES,
+    )
 
 
 def test_a_single_sample_has_no_interval() -> None:

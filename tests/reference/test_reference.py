@@ -55,6 +55,7 @@ def test_the_quick_part_has_all_help_texts() -> None:
         ("SQNR  9.99 dB", "SQNR 10.00 dB", True),
         ('"scale": 3.55688e-05', '"scale": 3.55689e-05', True),
         ('"scale": 3.55688e-05', '"scale": 3.65689e-05', False),
+        ('"sha256": "1e999999"', '"sha256": "2e999999"', False),
     ],
 )
 def test_numbers_of_another_machine_are_close_and_words_and_integers_equal(

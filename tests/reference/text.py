@@ -14,7 +14,7 @@ MACHINE = ("cpu", "cores", "memory_gib", "system", "features", "versions")
 """Keys of a document about the machine; "qtool" is the version in the head of each."""
 WIDTH = 110
 DIGITS = 9
-NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?|[-+]?\d+e[-+]?\d+")
+NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?|(?<!\w)[-+]?\d+e[-+]?\d{1,3}(?!\w)")
 TOLERANCE = 1e-3
 """Of numbers with a decimal point on another processor or with other versions: there, sums in
 another order move a scale by a last bit, and a code or two with it."""

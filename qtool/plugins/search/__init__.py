@@ -8,5 +8,5 @@ from qtool.core.plugins import Plugin
 _HERE = "qtool.plugins.search"
 
 PLUGIN = Plugin(
-    documents={"TuneResult": f"{_HERE}.tune_result:TuneResult"},
+    documents={"TunedModel": f"{_HERE}.tuned_model:TunedModel"},
 )

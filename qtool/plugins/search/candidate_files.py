@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.formats import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
@@ -49,7 +50,7 @@ class CandidateFiles:
     float_file: Path
     inputs: Sequence[Array]
     timing: float
-    convert: Callable[[Recipe], Quantized]
+    convert: Callable[[Recipe], QuantizedModel]
     suffix: str = MODEL_SUFFIXES[0]
     runtime: str = NATIVE
 

@@ -38,7 +38,7 @@ from qtool.plugins.search.choices import CHOICES, FLOAT, choices_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge, Trial, recipe_key
 from qtool.plugins.search.ranking import Ranking, candidates_of, predicted_cost, ranked
-from qtool.plugins.search.tune_result import LayerChoice, SearchPlace, SearchRun, TuneResult
+from qtool.plugins.search.tuned_model import LayerChoice, SearchPlace, SearchRun, TunedModel
 
 _REFUSED = (PlanError, CalibrationError, PassError, ExportError)  # a recipe that gives no file
 _MUCH = 0.1  # of the error, that a goal of no known error may leave at first
@@ -84,7 +84,7 @@ class Search:
     trials: dict[str, Trial] = field(default_factory=dict)
     tried: dict[str, Recipe] = field(default_factory=dict)
 
-    def run(self, started: float, place: SearchPlace) -> TuneResult:
+    def run(self, started: float, place: SearchPlace) -> TunedModel:
         """Search and return the result.
 
         Args:
@@ -111,7 +111,8 @@ class Search:
         trials = tuple(self.trials.values())
         best = self.goals.best(finalists or trials, place.float_size)
         recipes = {t.key: self.tried[t.key] for t in trials}
-        return TuneResult(self.goals, best, trials, recipes, tuple(self._layers(best)), run, place)
+        layers, convert = tuple(self._layers(best)), self.files.convert
+        return TunedModel(self.goals, best, trials, recipes, layers, run, place, convert)
 
     def _levels(self) -> tuple[Trial, Quantized]:
         """Evaluate the levels of recovery; return the most accurate one with its model."""

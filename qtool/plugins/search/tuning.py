@@ -54,8 +54,7 @@ from qtool.plugins.search.choices import CHOICES, FLOAT, layers_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Judge
 from qtool.plugins.search.search import Search, Subject
-from qtool.plugins.search.tune_result import SearchPlace, TuneResult
-from qtool.plugins.search.tuned_model import TunedModel, tuned_model
+from qtool.plugins.search.tuned_model import SearchPlace, TunedModel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -153,8 +152,7 @@ def tune(
         _samples(network, data),
     )
     search = partial(Search, goals=goals, options=options, subject=subject)
-    result = _search(network, converted, judge_of, search, options, started)
-    return tuned_model(result, converted)
+    return _search(network, converted, judge_of, search, options, started)
 
 
 def _check_records(*values: object) -> None:
@@ -218,7 +216,7 @@ def _search(
     search: Callable[..., Search],
     options: SearchOptions,
     started: float,
-) -> TuneResult:
+) -> TunedModel:
     """Search, with files in a scratch folder; of a decoder time the prompt of the best one, too.
 
     Args:

@@ -27,7 +27,7 @@ from qtool.plugins.search.choices import layers_of
 from qtool.plugins.search.goals import TuneGoals
 from qtool.plugins.search.judge import Score
 from qtool.plugins.search.search import Search, Subject
-from qtool.plugins.search.tune_result import SearchPlace, TuneResult
+from qtool.plugins.search.tuned_model import SearchPlace, TunedModel
 from tests.plugins.search.nets import captured_ladder, ladder
 
 _, CALIBRATION, _ = ladder()
@@ -102,7 +102,7 @@ class Toy:
             sample=to_batch(CALIBRATION[0]),
         )
 
-    def run(self) -> TuneResult:
+    def run(self) -> TunedModel:
         return self.search.run(time.monotonic(), SearchPlace(TARGET, 1))
 
 
