@@ -26,6 +26,8 @@ PRIVATE = {
     "torch._ops.HigherOrderOperator": "control flow in captured programs",
     "torch._ops.OpOverload": "what a call of a graph names",
     "torch._ops.OpOverloadPacket": "what a person may name an operator by",
+    "torch._meta_registrations": "the shape of a convolution, without its memory format",
+    "torch._subclasses.fake_impls": "the same",
     "torch._subclasses.fake_tensor.FakeTensorMode": "shapes of tensors that are read later",
     "torch.export._trace._fakify_params_buffers": "the values of stored numbers in a trace",
     "torch.export.pt2_archive._package._load_aoti": "refused: compiled code from a file",

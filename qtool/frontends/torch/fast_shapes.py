@@ -1,8 +1,10 @@
 """Infers the shapes of some operators in one step while torch.export traces.
 
-torch infers the shape of a normalization with symbolic sizes through a dozen elementary operators,
-each with its own guards: half of the time of tracing a deep network. But the result has the shape
-of the input. Of a recurrent layer torch runs each step, which fixes the number of steps.
+torch infers the shape of a normalization or an activation with symbolic sizes through a dozen
+elementary operators, each with its own guards: half of the time of tracing a deep network. But the
+result has the shape of the input. The result of a convolution it converts to the memory format that
+the input decides, which is nearly always the usual one. Of a recurrent layer torch runs each step,
+which fixes the number of steps.
 """
 
 from __future__ import annotations
@@ -30,13 +32,29 @@ def _batch_norm(whole: Decomposition, x: torch.Tensor, *rest: Any) -> Any:
     return torch.empty_like(x), nothing, nothing
 
 
+_ELEMENTWISE = (
+    *("abs", "clamp", "elu", "erf", "exp", "gelu", "hardsigmoid", "hardswish", "hardtanh"),
+    *("leaky_relu", "log", "mish", "neg", "relu", "rsqrt", "sigmoid", "silu", "softplus", "sqrt"),
+    *("tanh",),
+)
 _RULES: Mapping[Any, Callable[..., Any]] = {
-    aten.relu.default: _same,
-    aten.hardtanh.default: _same,
-    aten.gelu.default: _same,
-    aten.hardswish.default: _same,
+    **{getattr(aten, name).default: _same for name in _ELEMENTWISE},
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }
+
+
+def _convolution(
+    whole: Callable[..., Any], mode: Any, function: Any, *args: Any, **named: Any
+) -> Any:
+    """Return what torch does, but look for the memory format only where it may be another one."""
+    if named or function is not aten.convolution.default:
+        return whole(mode, function, *args, **named)
+    x, weight = args[:2]
+    by_channels = isinstance(x.stride(1), int) and x.stride(1) == 1
+    if by_channels or not weight.is_contiguous() or x.dtype != weight.dtype:
+        return whole(mode, function, *args)
+    with mode:
+        return torch._meta_registrations.meta_conv(*args)
 
 
 def _recurrent(x: torch.Tensor, state: Any, weights: Any, *options: Any) -> Any:
@@ -72,12 +90,17 @@ def fast_shapes() -> Iterator[None]:
     Unusual arguments are left to torch; so is everything if torch has no decomposition table.
     """
     from torch import _decomp  # imports sympy, which sets warning filters
+    from torch._subclasses import fake_impls
 
     table = getattr(_decomp, "decomposition_table", {})
     quick = {op: partial(rule, table[op]) for op, rule in _RULES.items() if op in table}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(table, quick))
         stack.enter_context(_recurrent_in_one_step())
+        known = fake_impls.op_implementations_dict
+        if (whole := known.get(aten.convolution.default)) is not None:
+            rule = {aten.convolution.default: partial(_convolution, whole)}
+            stack.enter_context(mock.patch.dict(known, rule))
         config = torch._dynamo.config
         if hasattr(config, "fake_tensor_cache_enabled"):  # a lookup takes as long as computing
             stack.enter_context(config.patch(fake_tensor_cache_enabled=False))
