@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.reference.record import NAMES, differences, record, write
+from tests.reference.record import NAMES, arithmetic, differences, record, write
 
 
 def main() -> None:
@@ -18,6 +18,9 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.cases) - set(NAMES):
         parser.error(f"no case: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    recorded, here = arithmetic()
+    if options.update and not options.cases and recorded != here:
+        parser.error(f"expected are texts of {recorded}, and this machine has {here}; name CASEs")
     with TemporaryDirectory() as folder:
         texts = record(options.cases or NAMES, Path(folder))
     different = differences(texts)

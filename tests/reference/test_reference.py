@@ -10,7 +10,7 @@ import pytest
 
 from tests.reference.both_installs import check_values
 from tests.reference.cases import CASES, GROUPS
-from tests.reference.record import EXPECTED, NAMES, QUICK, differences, record
+from tests.reference.record import EXPECTED, NAMES, QUICK, arithmetic, differences, record
 from tests.reference.text import difference
 
 LINES = 30
@@ -27,7 +27,11 @@ SETS = {group: names for group, names in SETS.items() if names}
 def test_outputs_are_those_that_are_committed(group: str, tmp_path: Path) -> None:
     """A group is a test, since its cases share the files that they read."""
     check = check_values if group == "files" else None
-    different = differences(record(SETS[group], tmp_path, check))
+    texts = record(SETS[group], tmp_path, check)
+    recorded, here = arithmetic()
+    if group != "quick" and recorded != here:
+        pytest.skip(f"the texts are of a processor with {recorded}, and this one has {here}")
+    different = differences(texts)
     report = []
     for name, lines in different.items():
         report += [f"{name}:", *lines[2 : LINES + 2]]

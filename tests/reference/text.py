@@ -150,9 +150,11 @@ def _last_place(number: str) -> float:
 
 
 def environment() -> dict[str, str]:
-    """Return what floating-point numbers depend on: the processor and versions."""
+    """Return what floating-point numbers depend on: the processor, its kernels, and versions."""
+    from qtool.backends.onnxruntime.cpu import machine_profile
     from qtool.core.versions import version_of
     from qtool.evaluation.machine import this_machine
 
     packages = ("torch", "onnxruntime", "onnx", "numpy", "ai_edge_litert", "transformers")
-    return {"cpu": this_machine().cpu, **{name: version_of(name) for name in packages}}
+    own = {"cpu": this_machine().cpu, "arithmetic": machine_profile()}
+    return {**own, **{name: version_of(name) for name in packages}}

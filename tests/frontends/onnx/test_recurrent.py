@@ -75,9 +75,7 @@ def test_a_form_is_quantized_or_named(form: str, tmp_path: Path) -> None:
     onnx.save(network(kind, attributes, inputs), tmp_path / "float.onnx")
     random = np.random.default_rng(1)
     x = random.normal(size=(STEPS, SAMPLES, INPUTS)).astype(np.float32)
-    made = qtool.quantize(
-        load_onnx(tmp_path / "float.onnx"), [torch.from_numpy(x)], accuracy="fast"
-    )
+    made = qtool.quantize(load_onnx(tmp_path / "float.onnx"), [torch.from_numpy(x)], recover=[])
     made.export(tmp_path / "int8.onnx")
     paths = (tmp_path / "float.onnx", tmp_path / "int8.onnx")
     sessions = [ort.InferenceSession(p, providers=["CPUExecutionProvider"]) for p in paths]
