@@ -185,9 +185,11 @@ class Heartbeat:
             The first failure of any rank, once the others noticed or NOTICE_TIMEOUT is over.
         """
         try:
-            first = self._report(failure)
-            known = (lambda: self._all_others("noticed")) if first else self._has_failed
-            self._wait_until(known, NOTICE_TIMEOUT)
+            if self._report(failure):
+                self._wait_until(lambda: self._all_others("noticed"), NOTICE_TIMEOUT)
+            else:
+                self._wait_until(self._has_failed, NOTICE_TIMEOUT)
+                self._store.set(f"noticed/{self._rank}", "")
         except RuntimeError:  # the store is gone, too
             pass
         return self.failure or failure

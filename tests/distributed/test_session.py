@@ -11,7 +11,7 @@ from torch import distributed as dist
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.distributed import collective, session
+from qtool.distributed import collective, messages, session
 from tests.distributed.processes import run, values
 
 
@@ -123,6 +123,7 @@ def test_a_rank_that_does_not_call() -> None:
 
 
 def another_call(rank: int) -> None:
+    messages.NOTICE_TIMEOUT = 1000.0  # a rank that fails, too, notices that another one has
     with session("calibrate" if rank else "evaluate"):
         pass
 
