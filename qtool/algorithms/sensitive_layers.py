@@ -72,6 +72,7 @@ TRIED = 16  # choices
 JUDGES = 32  # held-out samples, on which the plan may not be worse
 LEAST_SHARE = 0.005  # of the error, for a choice; small sources are what is left of a large error
 LARGE_SHARE = 0.2  # of a smaller error
+GROUPS = 16, 4  # sources that are measured together, to leave out those without a large share
 MEMORY = 256 << 20  # bytes of the values of one float run
 _STORED = "int8-weights"
 
@@ -241,7 +242,9 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
     sources = [_with_fused(state, s) for s in error_sources(state.plan, points, own)]
     if not poor:
         limit = BUDGET * sum(work.values())
-        sources = [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
+        sources = _in_large_groups(
+            network, [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
+        )
     least = LEAST_SHARE if poor else LARGE_SHARE
     together = ErrorSource(frozenset(points), frozenset())
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
@@ -251,6 +254,21 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
         sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
         sources = sources[:most]
+    return sources
+
+
+def _in_large_groups(network: _Network, sources: list[ErrorSource]) -> list[ErrorSource]:
+    """Return the sources that may have a large share. Errors add up, so that none of a group with a
+    small one has; a network has hundreds of sources, and a handful with a large share."""
+    run, batches = network.run, list(_first(network.batches, FEW))
+    together = [ErrorSource(frozenset(run.points), frozenset())]
+    for size in (s for s in GROUPS if len(sources) > 4 * s):
+        groups = [sources[i : i + size] for i in range(0, len(sources), size)]
+        unions = [frozenset[str]().union(*(s.points for s in group)) for group in groups]
+        each = together + [ErrorSource(union, frozenset()) for union in unions]
+        whole, *errors = errors_alone(run, network.compared, batches, each)
+        least = LARGE_SHARE / 2 * max(whole, MIN_POWER)  # few samples
+        sources = [s for group, e in zip(groups, errors, strict=True) if e >= least for s in group]
     return sources
 
 

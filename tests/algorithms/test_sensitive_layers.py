@@ -119,6 +119,38 @@ def test_the_input_that_makes_most_of_a_smaller_error_stays_float_where_costs_ar
     assert in_float(model) == expected
 
 
+def test_groups_of_small_error_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, worst = [], []
+    alone, worst_sources = sensitive_layers.errors_alone, sensitive_layers._worst_sources
+
+    def count(run: Any, compared: Any, batches: Any, sources: Any) -> list[float]:
+        measured.append(len(sources))
+        return alone(run, compared, batches, sources)
+
+    def keep(network: Any, poor: bool) -> Any:
+        worst.append(worst_sources(network, poor))
+        return worst[-1]
+
+    monkeypatch.setattr(sensitive_layers, "errors_alone", count)
+    monkeypatch.setattr(sensitive_layers, "_worst_sources", keep)
+    torch.manual_seed(0)
+    data = [1000 + 30 * torch.randn(24, 1, 12, 12) for _ in range(3)]
+    network = Counts()
+    for _ in range(12):  # layers that add little error
+        layer = nn.Conv2d(16, 16, 3, padding=1)
+        nn.init.dirac_(layer.weight)
+        network.body.extend([nn.Tanh(), layer])
+    network.eval()
+    counts = []
+    for groups in (sensitive_layers.GROUPS, ()):
+        monkeypatch.setattr(sensitive_layers, "GROUPS", groups)
+        qtool.quantize(network, data, recover=["sensitive-layers"])
+        counts.append(sum(measured))
+        measured.clear()
+    assert worst[0] == worst[1] != []
+    assert counts[0] < counts[1]
+
+
 class Pooled(nn.Module):
     """A first layer on raw counts, whose weights take their level away; behind it a pool."""
 
