@@ -89,8 +89,6 @@ class TunedModel(Result):
         run: how the search went.
         place: where files were timed.
         convert: makes the quantized model of a recipe.
-        reached: True if the best file meets every goal.
-        missed: a sentence for each goal that it misses.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reached", "missed")
