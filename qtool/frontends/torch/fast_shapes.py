@@ -37,14 +37,14 @@ _ELEMENTWISE = (
     *("leaky_relu", "log", "mish", "neg", "relu", "rsqrt", "sigmoid", "silu", "softplus", "sqrt"),
     *("tanh",),
 )
-_RULES: Mapping[Any, Callable[..., Any]] = {
+_RULES: Mapping[torch._ops.OpOverload, Decomposition] = {
     **{getattr(aten, name).default: _same for name in _ELEMENTWISE},
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }
 
 
 def _convolution(
-    whole: Callable[..., Any], mode: Any, function: Any, *args: Any, **named: Any
+    whole: Decomposition, mode: Any, function: torch._ops.OpOverload, *args: Any, **named: Any
 ) -> Any:
     """Return what torch does, but look for the memory format only where it may be another one."""
     if named or function is not aten.convolution.default:
