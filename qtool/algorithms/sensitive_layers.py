@@ -55,8 +55,7 @@ POOR_DB = 15.0
 than in the file, and from 20 dB there hardly a user notices the error."""
 
 BUDGET = 0.1
-"""Share of the network's work that may move to float where the error is large, and of the predicted
-time that this may cost."""
+"""Share of the network's work that may move to float."""
 
 SLOWER = 1.02
 """Most of the predicted time where it is not, as a multiple of the time before."""
@@ -187,8 +186,8 @@ def propose(state: ConversionState) -> ConversionState:
 
 
 def _budget(state: ConversionState, poor: bool) -> Budget:
-    """Return whether a choice costs little: where the error is large, work or time may grow by
-    `BUDGET`; elsewhere that work, `SLOWER` and `LARGER` are all limits."""
+    """Return whether a choice costs little: no more work than `BUDGET`, and where the error is not
+    large no more time than `SLOWER` and no more weights than `LARGER`."""
     costs, graph = targets.target(state.plan.target).costs, state.graph.graph
     work = work_in_codes(graph, state.plan)
     limit, stored = BUDGET * sum(work.values()), stored_weights(graph, state.plan)
@@ -196,12 +195,10 @@ def _budget(state: ConversionState, poor: bool) -> Budget:
 
     def allows(choice: _Choice, plan: QuantPlan) -> bool:
         little = sum(work[n] for n in choice.nodes) <= limit
-        if poor and little:
-            return True
+        if poor or not little:
+            return little
         larger = sum(stored.get(n, 0) for n in choice.weights) > LARGER * sum(stored.values())
-        if costs is None or not (poor or (little and not larger)):
-            return False
-        return plan_time(graph, plan, costs) <= before * (1 + BUDGET if poor else SLOWER)
+        return costs is not None and not larger and plan_time(graph, plan, costs) <= before * SLOWER
 
     return allows
 
@@ -230,8 +227,8 @@ def _choose(
 
 
 def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
-    """Return the sources of most of the error for their work, the worst first. Where the error is
-    not large (`poor`), those that no budget allows are not measured."""
+    """Return the sources of most of the error for their work, the worst first. Those that no budget
+    allows are not measured."""
     state, points = network.state, network.run.points
     work = work_in_codes(state.graph.graph, state.plan)
 
@@ -240,11 +237,10 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
 
     own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
     sources = [_with_fused(state, s) for s in error_sources(state.plan, points, own)]
+    limit = BUDGET * sum(work.values())
+    sources = [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
     if not poor:
-        limit = BUDGET * sum(work.values())
-        sources = _in_large_groups(
-            network, [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
-        )
+        sources = _in_large_groups(network, sources)
     least = LEAST_SHARE if poor else LARGE_SHARE
     together = ErrorSource(frozenset(points), frozenset())
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
