@@ -17,7 +17,8 @@ from qtool.cli.command import Command
 def command(calibrations: tuple[Path, ...], output_: Path) -> None:
     """Merge CALIBRATIONS of one model that were made on different parts of the data.
 
-    The result is byte-identical to a calibration on all of the data, in any order.
+    The result is byte-identical to a calibration on all of the data, in any order. The observer
+    moving_average depends on the order, so its result is close but not identical.
 
     \b
     Example:

@@ -16,10 +16,11 @@ of the layers, which a reader of the file follows as any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
+from torch import fx
 
 from qtool.algorithms.acceptance import best_candidate, runtime_module
 from qtool.algorithms.comparable_pairs import MIN_POWER, compared_nodes, worst_error
@@ -104,15 +105,23 @@ class _Network:
         state: the state.
         batches: samples, in batches whose values fit into `MEMORY`.
         run: executor of its graph.
+        work: see `work_in_codes`.
+        limit: work that may move to float.
     """
 
     def __init__(self, state: ConversionState) -> None:
         self.state = state
         self.run = Executor(replace(state.graph, module=runtime_module(state)))
         self.compared = compared_nodes(self.run.graph)
+        self.work = work_in_codes(state.graph.graph, state.plan)
+        self.limit = BUDGET * sum(self.work.values())
         size = max(1, MEMORY // max(1, self.run.value_bytes()))
         self.batches = state.batches(min(SAMPLES, size), SAMPLES)
         self._real = [self._values(batch, frozenset()) for batch in self.batches]
+
+    def work_of(self, nodes: Set[str]) -> float:
+        """Return the work of some nodes."""
+        return sum(self.work[n] for n in nodes)
 
     def error(self, points: Set[str]) -> float:
         """Return the largest relative squared error of a compared value with these points on."""
@@ -172,7 +181,7 @@ def propose(state: ConversionState) -> ConversionState:
         return state
     poor = _decibels(before) < POOR_DB
     sources = _worst_sources(network, poor)
-    plan, choice, error = _choose(network, sources, before, _budget(state, poor))
+    plan, choice, error = _choose(network, sources, before, _budget(network, poor))
     if plan is None or _decibels(error) - _decibels(before) < WORTH_DB:
         return state
     layers = quantity(len(choice.nodes), "layer")
@@ -185,16 +194,16 @@ def propose(state: ConversionState) -> ConversionState:
     return after.with_notes(note)
 
 
-def _budget(state: ConversionState, poor: bool) -> Budget:
+def _budget(network: _Network, poor: bool) -> Budget:
     """Return whether a choice costs little: no more work than `BUDGET`, and where the error is not
     large no more time than `SLOWER` and no more weights than `LARGER`."""
+    state = network.state
     costs, graph = targets.target(state.plan.target).costs, state.graph.graph
-    work = work_in_codes(graph, state.plan)
-    limit, stored = BUDGET * sum(work.values()), stored_weights(graph, state.plan)
+    stored = stored_weights(graph, state.plan)
     before = 0.0 if costs is None else plan_time(graph, state.plan, costs)
 
     def allows(choice: _Choice, plan: QuantPlan) -> bool:
-        little = sum(work[n] for n in choice.nodes) <= limit
+        little = network.work_of(choice.nodes) <= network.limit
         if poor or not little:
             return little
         larger = sum(stored.get(n, 0) for n in choice.weights) > LARGER * sum(stored.values())
@@ -230,15 +239,14 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
     """Return the sources of most of the error for their work, the worst first. Those that no budget
     allows are not measured."""
     state, points = network.state, network.run.points
-    work = work_in_codes(state.graph.graph, state.plan)
 
     def rank(source: ErrorSource) -> float:
-        return source.share / max(1.0, sum(work[n] for n in source.nodes))
+        return source.share / max(1.0, network.work_of(source.nodes))
 
     own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
-    sources = [_with_fused(state, s) for s in error_sources(state.plan, points, own)]
-    limit = BUDGET * sum(work.values())
-    sources = [s for s in sources if sum(work[n] for n in s.nodes) <= limit]
+    calls = {G.name_of(n): n for n in G.calls(state.graph.graph)}
+    sources = [_with_fused(state.plan, calls, s) for s in error_sources(state.plan, points, own)]
+    sources = [s for s in sources if network.work_of(s.nodes) <= network.limit]
     if not poor:
         sources = _in_large_groups(network, sources)
     least = LEAST_SHARE if poor else LARGE_SHARE
@@ -268,15 +276,15 @@ def _in_large_groups(network: _Network, sources: list[ErrorSource]) -> list[Erro
     return sources
 
 
-def _with_fused(state: ConversionState, source: ErrorSource) -> ErrorSource:
+def _with_fused(plan: QuantPlan, calls: Mapping[str, fx.Node], source: ErrorSource) -> ErrorSource:
     """Return a source with the layers that its activation functions are part of."""
-    nodes, calls = set(source.nodes), {G.name_of(n): n for n in G.calls(state.graph.graph)}
+    nodes = set(source.nodes)
     for name in source.nodes:
-        node, decision = calls[name], state.plan.decision(name)
+        node, decision = calls[name], plan.decision(name)
         while decision is not None and decision.execution is Execution.FUSED:
             node = G.source(node)
             nodes.add(G.name_of(node))
-            decision = state.plan.decision(G.name_of(node))
+            decision = plan.decision(G.name_of(node))
     return replace(source, nodes=frozenset(nodes))
 
 

@@ -255,7 +255,7 @@ def test_a_large_layer_keeps_codes_where_the_error_is_smaller(
     network = qtool.capture_model(Counts().eval(), example)
     calibration = qtool.calibrate(network, [1000 + example])
     state = ConversionState.start(network, network.plan(), calibration).solved()
-    allows = sensitive_layers._budget(state, poor=False)
+    allows = sensitive_layers._budget(sensitive_layers._Network(state), poor=False)
     last = frozenset({"body.3"})
     assert allows(sensitive_layers._Choice(last), state.plan)
     assert not allows(sensitive_layers._Choice(last, weights=last), state.plan)

@@ -138,3 +138,12 @@ MODULES: Mapping[str, str] = {
     "gate": f"gate base/int8.onnx {GATE}",
 }
 """Commands after each of which the loaded modules are listed, each in a process of its own."""
+
+OF_ARITHMETIC = frozenset({
+    *("cnn-quantize-verbose", "cnn-convert", "cnn-report", "cnn-weight-only", "compare"),
+    *("detector-quantize", "lstm-quantize", "encoder-quantize", "decoder-with-cache-quantize"),
+    *("table-quantize", "onnx-quantize", "onnx-blockwise", "kept-part-quantize", "tflite-quantize"),
+    *("verify-data", "verify-foreign", "evaluate-foreign", "report-foreign", "inspect"),
+    *("inspect-verbose", "modules-after-verify"),
+})  # fmt: skip
+"""Texts with other processors than this one, last bits, sums that saturate, or loaded kernels."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-from tests.reference.cases import CASES, MODULES
+from tests.reference.cases import CASES, MODULES, OF_ARITHMETIC
 from tests.reference.text import difference, environment
 
 ROOT = Path(__file__).parents[2]
@@ -82,10 +82,10 @@ def _without_torch(whole: str, base: str) -> Iterator[str]:
     yield from (line for line in lines[2:] if not line.startswith("@@"))
 
 
-def arithmetic() -> tuple[str, str]:
-    """Return the kernels by which the expectations were written, and those of this machine: texts
-    name other processors by them, and sums that saturate."""
-    return _recorded()["arithmetic"], environment()["arithmetic"]
+def of_another_arithmetic(names: Collection[str]) -> list[str]:
+    """Return the cases whose expectations are those of a processor with other kernels."""
+    other = _recorded()["arithmetic"] != environment()["arithmetic"]
+    return sorted(OF_ARITHMETIC & set(names)) if other else []
 
 
 def _recorded() -> dict[str, str]:
@@ -106,13 +106,18 @@ def expectation(name: str) -> str:
     return file.read_text("utf-8") if file.exists() else ""
 
 
-def write(texts: Mapping[str, str]) -> None:
-    """Write the texts as what is expected, and remove those of cases that are no more."""
+def write(texts: Mapping[str, str], complete: bool) -> None:
+    """Write the texts as what is expected, and remove those of cases that are no more.
+
+    Args:
+        texts: those that differ.
+        complete: whether all cases ran here, so that what is expected is of this machine.
+    """
     EXPECTED.mkdir(exist_ok=True)
     for name, text in texts.items():
         (EXPECTED / f"{name}.txt").write_text(text, "utf-8")
     for file in EXPECTED.glob("*.txt"):
         if file.stem not in NAMES:
             file.unlink()
-    if set(texts) == set(NAMES):
+    if complete:
         ENVIRONMENT.write_text(f"{json.dumps(environment(), indent=1)}\n", "utf-8")

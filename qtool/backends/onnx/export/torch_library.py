@@ -72,9 +72,10 @@ def _library() -> Mapping[str, list[tuple[_Function, bool]]]:
     for name in [n for n in sys.modules if n.startswith(library)]:
         sys.modules[name + _COPY] = sys.modules.pop(name)  # where the parser finds its source
     sys.modules.update(others)
-    vars(torch_lib)["ops"] = loaded  # of others; None: not imported
     if loaded is None:
         del vars(torch_lib)["ops"]
+    else:  # what others imported
+        vars(torch_lib)["ops"] = loaded
     return functions
 
 
