@@ -99,3 +99,4 @@ def test_what_a_page_shows_is_compared() -> None:
     assert differences("b: 1 of 2\na 3\n", printed) == ["a 3"]
     assert differences("b: 1 ...\n", printed) == []
     assert differences("b of 2\n", printed) == ["b of 2"]
+    assert differences("top-1 7 (-1 points; x)\n", "top-1 8 (unchanged; x)\n") == []
