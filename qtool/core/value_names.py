@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 
 MASK = "attention_mask"
 """The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
@@ -149,3 +150,13 @@ def all_unique(wanted: Iterable[str], taken: Iterable[str] = ()) -> tuple[str, .
         used.add(new)
         result.append(new)
     return tuple(result)
+
+
+def free_name(module: object, wanted: str) -> str:
+    """Return an attribute name made from `wanted` that the module does not have."""
+    base = "".join(c if c.isalnum() else "_" for c in wanted) or "t"
+    base = base if base[0].isalpha() and not iskeyword(base) else "t_" + base
+    name, k = base, 1
+    while hasattr(module, name):
+        name, k = f"{base}_{k}", k + 1
+    return name

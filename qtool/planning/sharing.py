@@ -31,7 +31,7 @@ def share_parameters(
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
     reads = {(e.source, e.user): p.name for p in points for e in p.edges}
-    free = {p.name for p in points if _shareable(p)}
+    free = {p.name for p in points if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed)}
     parent: dict[str, tuple[str, float]] = {}  # point -> (point with the same codes, factor)
 
     def root(name: str) -> tuple[str, float]:
@@ -63,7 +63,7 @@ def share_parameters(
             if directly and _only_feeds(source, parent) and _keeps_clamp(source, inputs):
                 parent[owner] = (point.name, 1.0)
     return tuple(
-        replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and _shareable(p) else p
+        replace(p, spec=SharedWith(*root(p.name))) if p.name in parent and p.name in free else p
         for p in points
     )
 
@@ -97,10 +97,6 @@ def _factor(node: fx.Node) -> float:
     factor = 1.0 if row is None or row.scale_factor is None else node.args[row.scale_factor]
     assert isinstance(factor, float)
     return factor
-
-
-def _shareable(point: Point) -> bool:
-    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
 
 
 def _as_concat(node: fx.Node) -> fx.Node | None:

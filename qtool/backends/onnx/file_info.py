@@ -17,6 +17,7 @@ import onnx
 
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import MALFORMED, PlanError, VerificationError
+from qtool.core.records import from_json
 from qtool.core.remedies import OtherFile
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
@@ -39,11 +40,6 @@ class NodeInfo:
     reason: str
     macs: int
     macs_known: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as the file has it."""
-        row = dict(vars(self))
-        return {k: v for k, v in row.items() if k != "macs_known" or not v}
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,9 @@ class FileInfo:
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
-        rows = [n.to_json() for n in self.nodes]
+        rows = [
+            {k: v for k, v in vars(n).items() if k != "macs_known" or not v} for n in self.nodes
+        ]
         metadata = {
             _VERSION: self.version,
             _TARGET: self.target,
@@ -142,7 +140,7 @@ class FileInfo:
                 str(metadata[_PLAN]),
                 ObserverSpec(str(name), tuple(options.items())),
                 Recipe.of(json.loads(metadata.get(_RECIPE, "[]"))),
-                tuple(_node(row) for row in json.loads(metadata[_NODES])),
+                from_json(tuple[NodeInfo, ...], json.loads(metadata[_NODES])),
                 tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
                 Origin.of(metadata),
                 dict(json.loads(metadata.get(_FIXED, "{}")).items()),
@@ -173,13 +171,6 @@ def float_metadata() -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _node(row: Mapping[str, Any]) -> NodeInfo:
-    texts = (row["node"], row["op"], row["form"], row["reason"])
-    if not all(isinstance(t, str) for t in texts):
-        raise TypeError("a row of its nodes is not text")
-    return NodeInfo(*texts, macs=int(row["macs"]), macs_known=bool(row.get("macs_known", True)))
 
 
 def _pack(change: Change) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from qtool.core.graph.edit import (
     defer_tensors,
     fake_mode,
     finish,
-    free_name,
     infer,
     replace,
     set_attr_value,
@@ -54,6 +53,7 @@ from qtool.core.graph.nodes import (
 )
 from qtool.core.random_inputs import Input
 from qtool.core.source_metadata import SourceMetadata
+from qtool.core.value_names import free_name
 
 __all__ = [
     "CPU",

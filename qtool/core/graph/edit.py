@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial, wraps
-from keyword import iskeyword
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from qtool.core.graph.arguments import run_operator
 from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred, read_values
 from qtool.core.graph.nodes import NAME, tensor, value
 from qtool.core.process_lock import PROCESS_LOCK
+from qtool.core.value_names import free_name
 
 SMALL = 1 << 10
 """Elements up to which a tensor is not deferred."""
@@ -136,16 +136,6 @@ def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
         )
         device = stored.device
     node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(mode, layout, device)
-
-
-def free_name(module: torch.nn.Module, wanted: str) -> str:
-    """Return an attribute name made from `wanted` that the module does not have."""
-    base = "".join(c if c.isalnum() else "_" for c in wanted) or "t"
-    base = base if base[0].isalpha() and not iskeyword(base) else "t_" + base
-    name, k = base, 1
-    while hasattr(module, name):
-        name, k = f"{base}_{k}", k + 1
-    return name
 
 
 def replace(old: fx.Node, new: fx.Node) -> None:

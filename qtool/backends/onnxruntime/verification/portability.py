@@ -9,7 +9,7 @@ last bits differ, so they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,18 +142,12 @@ def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str
     """
     own, elsewhere = profile(here), [profile(name) for name in others]
     nodes: dict[str, list[str]] = {name: [] for name in others}
-    for node, call in _calls(OnnxModel.of(model), own):
-        for there in _differing(call, own, elsewhere):
-            nodes[there.name].append(node)
-    return {name: tuple(each) for name, each in nodes.items()}
-
-
-def _calls(file: OnnxModel, own: Profile) -> Iterator[tuple[str, _Call]]:
-    """Yield (node, call) for each integer kernel of the program."""
     recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
-    for instruction in lower(file, recorder).instructions:
+    for instruction in lower(OnnxModel.of(model), recorder).instructions:
         if isinstance(instruction.kernel, _Call):
-            yield instruction.name, instruction.kernel
+            for there in _differing(instruction.kernel, own, elsewhere):
+                nodes[there.name].append(instruction.name)
+    return {name: tuple(each) for name, each in nodes.items()}
 
 
 def _record(key: str, binder: Binder) -> Callable[..., _Call]:
