@@ -69,8 +69,7 @@ class _Group(click.Group):
     ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"qtool.cli.{cmd_name}").command
-        return command
+        return import_module(f"qtool.cli.{cmd_name}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

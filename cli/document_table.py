@@ -50,5 +50,4 @@ def documents() -> dict[str, tuple[tuple[type, ...], ...]]:
 
 
 def _dataclass(name: str) -> type:
-    kind: type = load(name) if ":" in name else plugins.part("documents", name)
-    return kind
+    return load(name) if ":" in name else plugins.part("documents", name)

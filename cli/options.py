@@ -134,8 +134,7 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     function = import_object(source, DataError)
     if not callable(function):
         raise DataError(f"{source} is a {type(function).__name__}, not a function")
-    metrics: Callable[[Any], Any] = function
-    return metrics
+    return function
 
 
 def measured(names: str = "") -> Callable[[F], F]:

@@ -173,8 +173,7 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 def logged_texts() -> set[str]:
     """Return what the running command printed of the log so far."""
-    texts: set[str] = meta().setdefault(LOGGED, set())
-    return texts
+    return meta().setdefault(LOGGED, set())
 
 
 class _Handler(logging.Handler):

@@ -96,9 +96,6 @@ def reads(more: str = "", files: str = "", sized: bool = True) -> Callable[[F], 
             type=COUNT,
             help="Batch size for data files.",
         )
-        decorated: F = record("read", DataOptions, f"{_READ} {more}")(
-            size(command) if sized else command
-        )
-        return decorated
+        return record("read", DataOptions, f"{_READ} {more}")(size(command) if sized else command)
 
     return decorate

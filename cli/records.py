@@ -138,8 +138,7 @@ def record(argument: str, kind: type[Any], names: str = "") -> Callable[[F], F]:
         decorated: Any = command
         for name, (default, each) in reversed(chosen.items()):
             decorated = _option(name, default, each, texts[name])(decorated)
-        made: F = decorated
-        return made
+        return decorated
 
     return decorate
 

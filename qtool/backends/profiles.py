@@ -216,8 +216,7 @@ def codes_of_table(
     profile: Profile, key: str, x: QuantParams, out: QuantParams, **options: Any
 ) -> Tensor:
     """Return the results of an operator with one input for all codes: [codes of x]."""
-    codes: Tensor = profile.bind(key, x, out, **options)(_every_code(x))
-    return codes
+    return profile.bind(key, x, out, **options)(_every_code(x))
 
 
 def distinct(profiles: Iterable[Profile], key: str) -> list[Profile]:

@@ -106,7 +106,7 @@ def _observed(run: BlockwiseRun) -> tuple[list[QuantPlan], int]:
     needed = [
         i
         for i, (block, plan) in enumerate(zip(run.blocks, plans, strict=True))
-        if plan.observed() or _has_cache_scales(block.calls)
+        if plan.observed() or any(map(_scales, block.calls))
     ]
     return plans, max(needed, default=-1) + 1
 
@@ -158,11 +158,6 @@ def _calibrate_block(
 
 
 # A model without weights cannot compute them before it is captured, so blocks do.
-
-
-def _has_cache_scales(calls: Iterable[fx.Node]) -> bool:
-    """Return whether an attention among these calls has an int8 cache."""
-    return any(map(_scales, calls))
 
 
 def _set_cache_scales(

@@ -39,8 +39,7 @@ class Affine:
         exact = np.float32 if self.qtype.bits <= 16 else np.int64  # holds the difference
         zero = self._along(self.zero_point.astype(exact), codes.ndim)
         offset = (codes.astype(exact) - zero).astype(np.float32)
-        result: Array = offset * self._along(self.scale, codes.ndim)
-        return result
+        return offset * self._along(self.scale, codes.ndim)
 
     def _along(self, array: Array, rank: int) -> Array:
         """Return scales or zero points in a shape that broadcasts over an array of this rank."""

@@ -148,15 +148,11 @@ def atomic_path(path: str | Path, suffixes: Sequence[str] = ()) -> Iterator[Path
             yield temporary
             _publish(temporary, target)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _prefix(target: Path) -> str:
     return f".{target.name[:60]}."
-
-
-def _write_error(path: str | Path, error: OSError) -> FileError:
-    return FileError(f"cannot write {path}: {error.strerror or error}")
 
 
 def _publish(temporary: Path, target: Path) -> None:

@@ -40,8 +40,7 @@ class Option:
 
 def option(default: T, name: str = "", **takes: Any) -> T:
     """Return a field of a record with a default; takes: of `Option`."""
-    made: T = field(default=default, metadata={_OPTION: Option(name, **takes)})
-    return made
+    return field(default=default, metadata={_OPTION: Option(name, **takes)})
 
 
 def options_of(record: type[Any]) -> dict[str, tuple[Any, Option]]:

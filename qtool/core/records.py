@@ -36,8 +36,7 @@ def json_field_names(kind: Any) -> list[str]:
 
 def json_properties(kind: type) -> tuple[str, ...]:
     """Return the properties that are written in addition to the fields."""
-    names: tuple[str, ...] = getattr(kind, "JSON_PROPERTIES", ())
-    return names
+    return getattr(kind, "JSON_PROPERTIES", ())
 
 
 def key_of(name: str) -> str:

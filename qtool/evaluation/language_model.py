@@ -58,8 +58,7 @@ class LanguageModel:
     def predicted(self, arrays: Sequence[Array]) -> Array:
         """Return bool [samples, tokens - 1]: positions whose next token is known."""
         mask = self.token_mask(arrays)
-        predicted: Array = mask[:, :-1] & mask[:, 1:]
-        return predicted
+        return mask[:, :-1] & mask[:, 1:]
 
     def losses(self, arrays: Sequence[Array], logits: Array) -> Array:
         """Return the cross-entropy of each known next token in nats, float64 [samples, tokens - 1].

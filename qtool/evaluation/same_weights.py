@@ -158,8 +158,7 @@ def _matrix(weight: Array) -> Array:
     """Return a part of a weight as float64 [rows, columns]."""
     rows = weight.reshape(len(weight), -1)
     steps = [max(1, size // most) for size, most in zip(rows.shape, _MOST, strict=True)]
-    part: Array = rows[:: steps[0], :: steps[1]].astype(np.float64)
-    return part
+    return rows[:: steps[0], :: steps[1]].astype(np.float64)
 
 
 def _fit(code: Array, weight: Array) -> tuple[float, float]:

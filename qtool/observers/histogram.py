@@ -197,8 +197,7 @@ class Histogram(Extremes):
         flat = torch.bincount(
             self._bin_indices(chunk, block, negative).reshape(-1), minlength=counters
         )
-        counts: Ints = flat.cpu().numpy().reshape(chunk.shape[0], self.bins + 1)
-        return counts
+        return flat.cpu().numpy().reshape(chunk.shape[0], self.bins + 1)
 
     def _bin_indices(self, chunk: torch.Tensor, block: slice, negative: bool) -> torch.Tensor:
         """Return the counter of every element; each channel has its own block of counters."""
@@ -324,8 +323,7 @@ class Histogram(Extremes):
 
 
 def _index(x: Floats, exponent: Ints | np.int64) -> Ints:
-    index: Ints = np.floor(np.ldexp(x.astype(np.float64), -exponent)).astype(np.int64)
-    return index
+    return np.floor(np.ldexp(x.astype(np.float64), -exponent)).astype(np.int64)
 
 
 def _grid(low: Floats, high: Floats, bins: int) -> tuple[Ints, Ints, Ints]:

@@ -93,9 +93,7 @@ flatten_linear = GraphPass("flatten_linear", _rewrite, first_match(_is_deep))
 
 
 def _lacks_bias(node: fx.Node) -> bool:
-    if node.target is not aten.linear.default or G.rank(node) != 2:
-        return False
-    if not _reshaped(node):
+    if node.target is not aten.linear.default or G.rank(node) != 2 or not _reshaped(node):
         return False
     bias = G.argument(node, 2, "bias")
     if not isinstance(bias, fx.Node):

@@ -154,7 +154,7 @@ def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
     assert params is not None, f"{point.point} has no parameters"
     source = node.args[0]
     assert isinstance(source, fx.Node)
-    params = _on_cpu(params)
+    params = QuantParams(params.qtype, params.scale.cpu(), params.zero_point.cpu(), params.axis)
     with torch.no_grad():
         if source.op == "get_attr":
             result = _constant(lowering, node, source, point.point, params)
@@ -163,10 +163,6 @@ def _lower_point(lowering: _Lowering, node: fx.Node, point: QuantPoint) -> None:
         else:
             result = _activation(lowering, node, source, point.point, params)
     G.replace(node, result)
-
-
-def _on_cpu(params: QuantParams) -> QuantParams:
-    return QuantParams(params.qtype, params.scale.cpu(), params.zero_point.cpu(), params.axis)
 
 
 def _constant(

@@ -71,15 +71,13 @@ def generate(name: str, spec: InputSpec, dtype: np.dtype, run: int) -> Array:
         samples.append(codes)
     codes = np.stack(samples) if count else np.zeros(spec.shape, np.int64)
     values = codes * np.float64(spec.scale) if dtype.kind == "f" else codes
-    array: Array = values.astype(dtype).reshape(spec.shape)
-    return array
+    return values.astype(dtype).reshape(spec.shape)
 
 
 def _blocks(index: Array, size: int) -> Array:
     """Return for each index that of the first element of its block."""
     rows, columns = (np.arange(n) // size * size for n in index.shape[-2:])
-    first: Array = index[..., rows, :][..., columns]
-    return first
+    return index[..., rows, :][..., columns]
 
 
 SAMPLES, _MORE_SAMPLES = 4, 16

@@ -145,8 +145,7 @@ def _compare_kernels(
 def _run(kernel: Instruction, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     with torch.inference_mode():
         result = kernel.kernel(*inputs)
-    results: Sequence[torch.Tensor] = result if len(kernel.outputs) > 1 else (result,)
-    return results
+    return result if len(kernel.outputs) > 1 else (result,)
 
 
 def _change_of_a_code(
