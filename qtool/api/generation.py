@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError, FileError, OptionError, describe, missing
+from qtool.core.errors import DataError, FileError, OptionError, errors_as, missing
 from qtool.core.option_records import keywords_of
 from qtool.core.path_arguments import model_file
 from qtool.core.paths import is_file
@@ -98,11 +98,9 @@ def _read_first(folder: Path, names: Sequence[str], read: Callable[[Any], _T]) -
     """
     for path in (folder / name for name in names):
         if is_file(path):
-            try:
+            known = (OSError, ValueError, RecursionError)
+            with errors_as(DataError, f"{path} is no configuration of a model", of=known):
                 return read(json.loads(path.read_text("utf-8")))
-            except (OSError, ValueError, RecursionError) as error:
-                why = describe(error)
-                raise DataError(f"{path} is no configuration of a model: {why}") from error
     return None
 
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections import abc
+from contextlib import contextmanager
 
 from qtool.core.remedies import Remedy, sentence_with
 
@@ -134,6 +136,29 @@ def describe(error: BaseException) -> str:
         return f"it ended the process (sys.exit({text}))"
     message = _in_one_line(text.partition("\n\n")[0])
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+@contextmanager
+def errors_as(
+    kind: type[QtoolError],
+    what: str,
+    *remedies: Remedy,
+    of: type[BaseException] | tuple[type[BaseException], ...] = Exception,
+) -> abc.Iterator[None]:
+    """Raise an error of other code as one of qtool: what failed, and the error. qtool's own pass.
+
+    Args:
+        kind: class of the error.
+        what: sentence in front of the error.
+        remedies: what to do.
+        of: classes of errors of other code.
+    """
+    try:
+        yield
+    except QtoolError:
+        raise
+    except of as error:
+        raise kind(f"{what}: {describe(error)}", *remedies) from error
 
 
 def _in_one_line(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, errors_as
 from qtool.core.log import log_note
 from qtool.core.number_texts import quantity
 from qtool.core.remedies import DataEdit
@@ -120,10 +120,8 @@ def generate(
         raise DataError(
             "the prompt has bytes that are no UTF-8", DataEdit("give it in that encoding")
         )
-    try:
+    with errors_as(DataError, "the tokenizer does not take the prompt"):
         path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
-    except Exception as error:
-        raise DataError(f"the tokenizer does not take the prompt: {describe(error)}") from error
     if not ids:
         raise DataError("the prompt has no tokens", DataEdit("write at least a word"))
     if context is not None:

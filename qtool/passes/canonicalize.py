@@ -13,6 +13,7 @@ pools (pool_forms.py), data movement (move_forms.py) and sorting (sort_forms.py)
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -195,13 +196,11 @@ def _log_sigmoid(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 def _log_add_exp(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Return max(a, b) + softplus(-|a - b|): log(exp(a) + exp(b)) is Inf from 89 on."""
     a, b = node.args
-    distance = insert_before(
-        node, aten.abs.default, (insert_before(node, aten.sub.Tensor, (a, b), "minus"),), "apart"
-    )
-    minus = insert_before(node, aten.neg.default, (distance,), "near")
-    near = insert_before(node, aten.softplus.default, (minus,), "plus")
-    most = insert_before(node, aten.maximum.default, (a, b), "most")
-    return insert_before(node, aten.add.Tensor, (most, near))
+    call = partial(insert_before, node)
+    distance = call(aten.abs.default, (call(aten.sub.Tensor, (a, b), "minus"),), "apart")
+    minus = call(aten.neg.default, (distance,), "near")
+    near = call(aten.softplus.default, (minus,), "plus")
+    return call(aten.add.Tensor, (call(aten.maximum.default, (a, b), "most"), near))
 
 
 def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -174,12 +175,11 @@ def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     b = [_gate(node, of_state, i, size, f"state{i}") for i in range(3)]
     reset = _sum(node, aten.sigmoid.default, a[0], b[0], "reset")
     update = _sum(node, aten.sigmoid.default, a[1], b[1], "update")
-    gated = insert_before(node, aten.mul.Tensor, (reset, b[2]), "gated")
+    call = partial(insert_before, node)
+    gated = call(aten.mul.Tensor, (reset, b[2]), "gated")
     new = _sum(node, aten.tanh.default, a[2], gated, "new")
-    kept = insert_before(node, aten.sub.Tensor, (h, new), "less")
-    return insert_before(
-        node, aten.add.Tensor, (insert_before(node, aten.mul.Tensor, (kept, update), "kept"), new)
-    )
+    kept = call(aten.mul.Tensor, (call(aten.sub.Tensor, (h, new), "less"), update), "kept")
+    return call(aten.add.Tensor, (kept, new))
 
 
 def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -187,22 +187,14 @@ def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if any(u.target is not operator.getitem for u in users):
         return None
     h, c = G.sources(node, 1)
-    size = int(G.shape(h)[-1])
-    gates = insert_before(node, aten.add.Tensor, _layers(node, h), "gates")
+    size, call = int(G.shape(h)[-1]), partial(insert_before, node)
+    gates = call(aten.add.Tensor, _layers(node, h), "gates")
     i, f, g, o = (_gate(node, gates, k, size, part) for k, part in enumerate("ifgo"))
-    sigmoid, tanh = aten.sigmoid.default, aten.tanh.default
-    kept = insert_before(
-        node, aten.mul.Tensor, (insert_before(node, sigmoid, (f,), "forget"), c), "kept"
-    )
-    new = insert_before(node, sigmoid, (i,), "take"), insert_before(node, tanh, (g,), "new")
-    cell = insert_before(
-        node, aten.add.Tensor, (kept, insert_before(node, aten.mul.Tensor, new, "added")), "cell"
-    )
-    shown = (
-        insert_before(node, sigmoid, (o,), "show"),
-        insert_before(node, tanh, (cell,), "cell.tanh"),
-    )
-    hidden = insert_before(node, aten.mul.Tensor, shown)
+    sigmoid, tanh, product = aten.sigmoid.default, aten.tanh.default, aten.mul.Tensor
+    kept = call(product, (call(sigmoid, (f,), "forget"), c), "kept")
+    new = call(product, (call(sigmoid, (i,), "take"), call(tanh, (g,), "new")), "added")
+    cell = call(aten.add.Tensor, (kept, new), "cell")
+    hidden = call(product, (call(sigmoid, (o,), "show"), call(tanh, (cell,), "cell.tanh")))
     for user in users:
         G.replace(user, hidden if user.args[1] == 0 else cell)
     return hidden

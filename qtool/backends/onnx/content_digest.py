@@ -12,8 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from qtool.backends.onnx.initializers import with_initializers
-from qtool.core.errors import FileError
+from qtool.backends.onnx.initializers import reading, with_initializers
 
 _CHUNK = 1 << 24  # bytes read at once
 DIGITS = 32
@@ -36,15 +35,13 @@ def content_digest(path: str | Path, self_test: onnx.StringStringEntryProto | No
         FileError: not an ONNX file, or its external data cannot be read.
     """
     path = Path(path)
-    try:
+    with reading(path):
         model = onnx.load(path, load_external_data=False)
         digest = hashlib.sha256(_without_weights(model, self_test))
         for tensor in model.graph.initializer:
             digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
             for chunk in _bytes_of(tensor, path.parent):
                 digest.update(chunk)
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     return digest.hexdigest()[:DIGITS]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,18 @@ from qtool.backends.onnx.nested_graphs import all_graphs
 from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import FileError
 from qtool.core.paths import is_file
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import OtherFile, Remedy
+
+
+@contextmanager
+def reading(path: str | Path, *remedies: Remedy) -> Iterator[None]:
+    """Raise what reading an ONNX file raises as a FileError with its path."""
+    try:
+        yield
+    except FileError as error:
+        raise FileError(f"{path}: {error.problem}", *error.remedies) from error
+    except Exception as error:
+        raise FileError(f"{path}: not a readable ONNX file ({error})", *remedies) from error
 
 
 def with_initializers(

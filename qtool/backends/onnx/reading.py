@@ -14,10 +14,9 @@ import onnx
 from onnx import numpy_helper
 
 from qtool.backends.onnx.graph import Graph, Node, StoredTensors, Value, read_graph
-from qtool.backends.onnx.initializers import with_initializers
+from qtool.backends.onnx.initializers import reading, with_initializers
 from qtool.backends.onnx.nested_graphs import in_order, sort_nodes
 from qtool.backends.onnx.storage import load_outline, outline
-from qtool.core.errors import FileError
 from qtool.core.types import Array
 
 
@@ -142,12 +141,10 @@ def graph_of(message: onnx.ModelProto) -> Graph:
 
 def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> OnnxModel:
     """Read a message; `folder` holds the second file, None if all weights are in the message."""
-    try:  # the nodes of the outline: those of the message would hold its weights
+    with reading(where):  # the nodes of the outline: those of the message would hold its weights
         bare = outline(message)
         tensors = StoredTensors(folder)
         graph = read_graph(message.graph, bare.graph.node, tensors.array)
-    except Exception as error:
-        raise FileError(f"{where}: not a readable ONNX file ({error})") from error
     is_single_file = not any(t.external_data for t in message.graph.initializer)
     return OnnxModel(graph, bare, is_single_file)
 

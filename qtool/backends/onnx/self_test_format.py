@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class SelfTest:
         data |= {
             "runs": self.runs,
             "inputs": [[list(i.shape), i.low, i.high, i.scale] for i in self.inputs],
-            "kinds": _run_lengths(self.kinds),
+            "kinds": [[kind, len(list(run))] for kind, run in groupby(self.kinds)],
             "digests": [[names, "".join(d), len(d)] for d, names in profiles.items()],
         }
         return _json(data)
@@ -183,13 +184,3 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         digests,
         format=data["format"],
     )
-
-
-def _run_lengths(kinds: str) -> list[list[Any]]:
-    runs: list[list[Any]] = []
-    for letter in kinds:
-        if runs and runs[-1][0] == letter:
-            runs[-1][1] += 1
-        else:
-            runs.append([letter, 1])
-    return runs

@@ -25,7 +25,12 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.backends.onnx.checker import function_expansion_error
 from qtool.backends.onnx.graph import numpy_type
-from qtool.backends.onnx.initializers import check_weight_files, expand_sparse, with_initializers
+from qtool.backends.onnx.initializers import (
+    check_weight_files,
+    expand_sparse,
+    reading,
+    with_initializers,
+)
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.nested_graphs import sort_nodes
 from qtool.core.atomic import atomic_path
@@ -56,13 +61,10 @@ def load(path: str | Path) -> onnx.ModelProto:
         FileError: not an ONNX file, or its external data is missing.
     """
     _check_ordinary(path)
-    try:
+    with reading(path, DOWNLOAD):
         model = onnx.load(path)
         expand_sparse(model)
         sort_nodes(model.graph)
-    except Exception as error:
-        why = f"{path}: not a readable ONNX file ({error})"
-        raise FileError(why, DOWNLOAD) from error
     return model
 
 
@@ -79,7 +81,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         raise FileError(
             f"{path} is a TFLite file, and this takes ONNX files; `qtool inspect` shows what it is"
         )
-    try:
+    with reading(path, DOWNLOAD):
         model = onnx.load(path, load_external_data=False)
         _check_text(model)
         check_weight_files(model, Path(path).parent)
@@ -91,11 +93,6 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
-    except FileError as error:
-        raise FileError(f"{path}: {error.problem}", *error.remedies) from error
-    except Exception as error:
-        why = f"{path}: not a readable ONNX file ({error})"
-        raise FileError(why, DOWNLOAD) from error
     for reason in (function_expansion_error(model), endless_loop(model.graph)):
         if reason is not None:
             raise FileError(f"{path}: {reason}")
@@ -214,10 +211,8 @@ def model_files(path: str | Path) -> list[Path]:
         FileError: not an ONNX file.
     """
     path = Path(path)
-    try:
+    with reading(path):
         stored = onnx.load(path, load_external_data=False).graph.initializer
-    except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
     names = (e.value for t in stored for e in t.external_data if e.key == "location")
     return [path, *(path.parent / name for name in dict.fromkeys(names))]
 

@@ -179,29 +179,20 @@ class PlannedOnnx:
 
     def __init__(self, simulation: FakeQuantized, file: ExportedFile, sample: Batch) -> None:
         self.simulation, self.file, self.sample = simulation, file, sample
+        self._used, self._missing = find_runtime(target(simulation.plan.target))
 
     def check(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
-        inputs, plan = batch.arrays(), self.simulation.plan
-        parity, exactness = check_correctness(self.simulation, self.file, batch, inputs)
-        used, missing = find_runtime(target(plan.target))
-        outputs = None if exactness is None else self.file.run(inputs)
-        coverage = measure_coverage(self.file, plan, used)
-        sizes = compare_sizes(self.simulation, self.file, batch, used)
-        names = varying_dimensions(self.simulation.graph)
-        checked = Checked(
-            parity,
-            exactness,
-            coverage,
-            outputs,
-            missing=missing,
-            remarks=(_ONE_SIZE.format(", ".join(names)),) if names and not sizes else (),
-            other_sizes=sizes,
-        )
-        if exactness is not None:
-            other = measure_portability(self.simulation, self.file, self.sample)
-            checked = replace(checked, portability=other, missing="")
-        return checked
+        checked = self.correctness(batch)
+        sizes = compare_sizes(self.simulation, self.file, batch, self._used)
+        if (names := varying_dimensions(self.simulation.graph)) and not sizes:
+            checked = replace(checked, remarks=(_ONE_SIZE.format(", ".join(names)),))
+        checked = replace(checked, other_sizes=sizes)
+        if checked.exactness is None:
+            return checked
+        other = measure_portability(self.simulation, self.file, self.sample)
+        outputs = self.file.run(batch.arrays())
+        return replace(checked, outputs=outputs, portability=other, missing="")
 
     def takes(self, batch: Batch) -> bool:  # noqa: ARG002  # a protocol
         """See `PlannedFile`. An ONNX file has the dynamic sizes of its graph."""
@@ -210,20 +201,18 @@ class PlannedOnnx:
     @property
     def place(self) -> str:
         """See `PlannedFile`."""
-        name = self.simulation.plan.target
-        if find_runtime(target(name))[0] is not None:
+        if self._used is not None:
             return ""
+        name = self.simulation.plan.target
         return f"ONNX Runtime {ONNXRUNTIME.version()} here, as written, not on {name}"
 
     def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """See `PlannedFile`."""
-        used, _ = find_runtime(target(self.simulation.plan.target))
         # None: kernels of this CPU may round, and saturate, as that runtime does not
-        return self.file.run_in(used, arrays)
+        return self.file.run_in(self._used, arrays)
 
     def correctness(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
-        plan = self.simulation.plan
         pair = check_correctness(self.simulation, self.file, batch, batch.arrays())
-        used, missing = find_runtime(target(plan.target))
-        return Checked(*pair, measure_coverage(self.file, plan, used), missing=missing)
+        coverage = measure_coverage(self.file, self.simulation.plan, self._used)
+        return Checked(*pair, coverage, missing=self._missing)

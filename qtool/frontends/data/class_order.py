@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, errors_as
 from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit
@@ -38,10 +38,8 @@ def chosen_classes(path: Path, classes: str | Sequence[str] | None) -> Mapping[s
     """
     source = path / CLASSES if classes is None and is_dir(path) else classes
     if isinstance(source, str | Path) and is_file(Path(source)):
-        try:
+        with errors_as(DataError, f"{source} cannot be read as text", of=(OSError, ValueError)):
             names = Path(source).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise DataError(f"{source} cannot be read as text: {describe(error)}") from error
     elif classes is None:
         return None
     else:

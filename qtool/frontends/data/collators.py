@@ -14,7 +14,7 @@ import torch
 
 from qtool.core.data import to_tensor
 from qtool.core.downloads import DOWNLOAD, check_download
-from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.errors import DataError, errors_as
 from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
@@ -59,12 +59,8 @@ class TransformCollator:
     def _apply(self, row: Row) -> torch.Tensor:
         is_image = row.image is not None
         args = (read_image(row.image, self.in_8_bits),) if is_image else read_sound(row.sound)
-        try:
+        with errors_as(DataError, f"{self.name} failed for {row}", of=(Exception, SystemExit)):
             tensor = self.function(*args)
-        except QtoolError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise DataError(f"{self.name} failed for {row}: {describe(error)}") from error
         if isinstance(tensor, np.ndarray):
             tensor = to_tensor(tensor)
         if not isinstance(tensor, torch.Tensor):
@@ -89,12 +85,8 @@ def processed(what: str, processor: Callable[..., Any], *args: Any, **options: A
     Raises:
         DataError: the processor fails; configurations of a folder make it raise any exception.
     """
-    try:
+    with errors_as(DataError, f"the {what} of the model does not take the data"):
         return processor(*args, **options)
-    except Exception as error:
-        raise DataError(f"the {what} of the model does not take the data: {describe(error)}") from (
-            error
-        )
 
 
 @dataclass(frozen=True)
@@ -219,13 +211,9 @@ def render_conversations(rows: Sequence[Row], tokenizer: Any, folder: Path | Non
         )
     rendered = []
     for row in rows:
-        try:
+        refused = f"the chat template in {folder} refuses a conversation ({str(row)[:60]!r})"
+        with errors_as(DataError, refused):  # templates raise what they like
             text = tokenizer.apply_chat_template(list(row.messages), tokenize=False)
-        except Exception as error:  # templates raise what they like
-            raise DataError(
-                f"the chat template in {folder} refuses a conversation ({str(row)[:60]!r}): "
-                f"{describe(error)}"
-            ) from error
         rendered.append(replace(row, text=text))
     return rendered
 
@@ -277,14 +265,9 @@ def read_image(image: Any, in_8_bits: bool = True) -> Any:
     if not isinstance(image, str | Path):
         return _in_rgb(pil, image, "an image", in_8_bits)
     _check_file(image)
-    try:
-        with pil.open(image, formats=_FORMATS) as opened:
-            return _in_rgb(pil, opened, str(image), in_8_bits)
-    except DataError:
-        raise
-    except Exception as error:  # decoders may raise anything for damaged files
-        why = describe(error)
-        raise DataError(f"{image} cannot be read as an image: {why}", DOWNLOAD) from error
+    failed = f"{image} cannot be read as an image"  # decoders raise anything for damaged files
+    with errors_as(DataError, failed, DOWNLOAD), pil.open(image, formats=_FORMATS) as opened:
+        return _in_rgb(pil, opened, str(image), in_8_bits)
 
 
 def _in_rgb(pil: Any, image: Any, name: str, in_8_bits: bool) -> Any:
@@ -316,11 +299,8 @@ def read_sound(sound: Any) -> tuple[Array, int]:
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
     library = require("soundfile", "reading sound", DataError)
     _check_file(sound)
-    try:
+    with errors_as(DataError, f"{sound} cannot be read as sound", DOWNLOAD):
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
-    except Exception as error:
-        why = describe(error)
-        raise DataError(f"{sound} cannot be read as sound: {why}", DOWNLOAD) from error
     return wave.mean(1), int(rate)
 
 

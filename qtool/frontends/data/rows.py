@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, describe, missing
+from qtool.core.errors import DataError, errors_as, missing
 from qtool.core.file_forms import IMAGES, SOUNDS
 from qtool.core.log import log_note, unlogged
 from qtool.core.paths import is_dir, is_file
@@ -230,10 +230,6 @@ def _table(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
 
 def _saved(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
     datasets = require("datasets", f"the dataset in {path}", DataError)
-    try:
+    with errors_as(DataError, f"{path} cannot be read as a dataset"):
         rows = datasets.load_from_disk(str(path))
         return [_row(each, f"{path}, row {at}", columns, label) for at, each in enumerate(rows)]
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{path} cannot be read as a dataset: {describe(error)}") from error

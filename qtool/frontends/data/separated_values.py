@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from qtool.core.downloads import DOWNLOAD, check_download
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, describe, errors_as
 from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit, OtherFile
 from qtool.core.types import Array
@@ -42,10 +42,8 @@ def read_separated(path: Path) -> dict[str, Array]:
     if not lines:
         raise DataError(f"{path} has no samples")
     separator = max(",;\t", key=lines[0].count)
-    try:
+    with errors_as(DataError, f"{path} cannot be read as a table", of=csv.Error):
         rows = [row for row in csv.reader(lines, delimiter=separator) if row]
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
     header = [cell.strip() for cell in rows[0]]
     if _has_names(header, rows[1:_COMPARED]):
         rows = rows[1:]

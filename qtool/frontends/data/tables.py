@@ -14,7 +14,7 @@ from qtool.core.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_files import TensorBatches
 from qtool.core.downloads import DOWNLOAD, check_download
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, describe, errors_as
 from qtool.core.leaf_names import LABELS
 from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
@@ -110,7 +110,7 @@ def _column(values: Sequence[Any]) -> Array:
 
 def _parquet(path: Path) -> dict[str, Array]:
     check_download(path, DataError)
-    try:
+    with errors_as(DataError, f"{path} cannot be read as a table", DOWNLOAD):
         if find_spec("pyarrow") is None and find_spec("pandas") is not None:
             frame = require("pandas", f"the table in {path}", DataError).read_parquet(path)
             return {str(name): np.asarray(frame[name]) for name in frame.columns}
@@ -118,11 +118,6 @@ def _parquet(path: Path) -> dict[str, Array]:
         table: Any = library.read_table(path)
         pairs = zip(table.column_names, table.columns, strict=True)
         return {name: column.to_numpy() for name, column in pairs}
-    except DataError:
-        raise
-    except Exception as error:
-        message = f"{path} cannot be read as a table: {describe(error)}"
-        raise DataError(message, DOWNLOAD) from error
 
 
 def choose_columns(

@@ -120,19 +120,13 @@ def last_axis(writer: Writer, x: Value, axis: int) -> Value:
 
 
 def prelu(writer: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
-    """Write PRELU; the slopes get one scale for the tensor."""
+    """Write PRELU; its slopes are codes of one scale, without the batch and broadcast."""
     x = writer.as_tensor(node.args[0])
     x = writer.in_order(x, x.order)
     slope = writer.argument(node.args[1])
     assert isinstance(slope, Stored)
-    result = writer.tensor_like(name(node), node, x.order, out)
-    index, _ = slopes(writer, slope, x)
-    return writer.emit("PRELU", [x, index], result, 1)
-
-
-def slopes(writer: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
-    """Store the slopes of a PRELU as int8, without the batch and broadcast over the image."""
     assert x.params is not None
+    result = writer.tensor_like(name(node), node, x.order, out)
     real = slope.real().detach().float().reshape(-1)
     largest = float(real.abs().max()) or 1.0
     scale = torch.tensor(largest / x.params.qtype.qmax, dtype=torch.float32)
@@ -141,7 +135,8 @@ def slopes(writer: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
     shape[1 if len(x.sizes) > 1 else 0] = len(real)
     codes = params.quantize(real).reshape(shape).permute(*x.order)
     data = np.ascontiguousarray(codes.numpy())[0]
-    return writer.builder.constant(f"{slope.name}.codes", data, quantization(params)), params
+    index = writer.builder.constant(f"{slope.name}.codes", data, quantization(params))
+    return writer.emit("PRELU", [x, index], result)
 
 
 def concat(writer: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx
 
 from qtool.core import graph as G
@@ -37,10 +36,7 @@ class _Steps:
         )
 
     def numbers(self, *values: float) -> Sequence[Value]:
-        return [
-            self.writer.constant(Stored("number", torch.tensor(v, dtype=torch.float32)), ())
-            for v in values
-        ]
+        return [self.writer.scalar("number", value) for value in values]
 
 
 def clamp(writer: Writer, node: fx.Node) -> Value:
@@ -55,9 +51,7 @@ def clamp(writer: Writer, node: fx.Node) -> Value:
         number = (
             writer.floats(bound)
             if isinstance(bound, fx.Node) and G.is_tensor(bound)
-            else writer.constant(
-                Stored("bound", torch.tensor(writer.number(bound), dtype=dtype)), ()
-            )
+            else writer.scalar("bound", writer.number(bound), dtype)
         )
         x = step(kind, x, number)
     return x

@@ -51,7 +51,7 @@ def _moments(writer: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value,
 def _normalized(
     writer: Writer, node: fx.Node, x: Value, centred: Value, variance: Value, epsilon: float
 ) -> Value:
-    number = writer.constant(Stored("epsilon", torch.tensor(epsilon, dtype=torch.float32)), ())
+    number = writer.scalar("epsilon", epsilon)
     moved = writer.emit(
         "ADD", [variance, number], writer.tensor_like(f"{name(node)}.moved", variance)
     )
@@ -89,9 +89,7 @@ def _masked(writer: Writer, node: fx.Node, scores: Value, mask: Value | Stored) 
         values, _ = aligned(writer, [scores, _plain(mask)], rank)
         return writer.emit("ADD", values, masked)
     (_, condition), _ = aligned(writer, [scores, mask], rank)
-    lowest = writer.constant(
-        Stored("lowest", torch.tensor(torch.finfo(torch.float32).min, dtype=torch.float32)), ()
-    )
+    lowest = writer.scalar("lowest", torch.finfo(torch.float32).min)
     return writer.emit("SELECT_V2", [condition, scores, lowest], masked)
 
 
@@ -178,7 +176,7 @@ def attention(writer: Writer, node: fx.Node) -> Value:
     scale: Any = node.kwargs.get("scale")
     factor = width**-0.5 if scale is None else float(scale)
     query = writer.in_order(query, identity(rank))
-    number = writer.constant(Stored("scale", torch.tensor(factor, dtype=torch.float32)), ())
+    number = writer.scalar("scale", factor)
     scaled = writer.emit("MUL", [query, number], writer.tensor_like(f"{name(node)}.query", query))
     sizes = (*query.sizes[:-1], key.sizes[-2])
     moves = (*query.dynamic[:-1], key.dynamic[-2])

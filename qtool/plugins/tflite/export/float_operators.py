@@ -82,7 +82,7 @@ def _converted(writer: Writer, x: Value, title: str, wanted: torch.dtype) -> Val
 def _times(writer: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Value | Stored:
     if isinstance(value, Stored):
         return replace(value, data=value.data * factor)
-    number = writer.constant(Stored("factor", torch.tensor(factor, dtype=torch.float32)), ())
+    number = writer.scalar("factor", factor)
     result = writer.tensor_like(f"{name(node)}.factor", value)
     return writer.emit("MUL", [writer.in_order(value, value.order), number], result)
 
@@ -177,8 +177,8 @@ def _full_like(writer: Writer, node: fx.Node) -> Value:
         zeros = _cast_into(writer, zeros, cast)
     if not number:
         return zeros
-    stored = writer.constant(Stored("number", torch.tensor(number, dtype=G.value(node).dtype)), ())
-    return writer.emit("ADD", [zeros, stored], result)
+    added = writer.scalar("number", number, G.value(node).dtype)
+    return writer.emit("ADD", [zeros, added], result)
 
 
 def _cumsum(writer: Writer, node: fx.Node) -> Value:
@@ -203,6 +203,9 @@ _OF_TENSOR_OR_NUMBER: Mapping[Any, str] = {
     aten.le: "LESS_EQUAL",
 }
 """Torch operator -> the TFLite operator of its forms with a tensor and with a number."""
+
+_UNARY = ["ABS", "COS", "EXP", "FLOOR", "LOG", "NEG", "RELU", "RSQRT", "SIN", "SQRT"]
+"""TFLite operators of one input that have the name of torch's."""
 
 ON_CODES_TOO: Mapping[str, Any] = {
     "average_pool": layers.average_pool,
@@ -231,18 +234,9 @@ FLOAT: Mapping[Target, Write] = {
     aten.minimum.default: _binary("MINIMUM"),
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: _power,
-    aten.abs.default: elementwise.unary("ABS"),
-    aten.neg.default: elementwise.unary("NEG"),
-    aten.exp.default: elementwise.unary("EXP"),
-    aten.log.default: elementwise.unary("LOG"),
-    aten.sqrt.default: elementwise.unary("SQRT"),
-    aten.rsqrt.default: elementwise.unary("RSQRT"),
-    aten.sin.default: elementwise.unary("SIN"),
-    aten.cos.default: elementwise.unary("COS"),
-    aten.floor.default: elementwise.unary("FLOOR"),
+    **{getattr(aten, kind.lower()).default: elementwise.unary(kind) for kind in _UNARY},
     aten.ceil.default: float_functions.ceil,
     aten.round.default: float_functions.round_to_even,
-    aten.relu.default: elementwise.unary("RELU"),
     aten.clamp.default: float_functions.clamp,
     aten.hardsigmoid.default: float_functions.hard_sigmoid,
     aten.elu.default: float_functions.elu,
@@ -284,13 +278,11 @@ FLOAT: Mapping[Target, Write] = {
     torch_ops.dynamic_linear: dynamic_linear,
     torch_ops.gemm: linear,
     aten.index.Tensor: float_functions.index,
-    aten.__and__.Tensor: _binary("LOGICAL_AND"),
-    aten.__or__.Tensor: _binary("LOGICAL_OR"),
-    aten.bitwise_and.Tensor: _binary("LOGICAL_AND"),
-    aten.bitwise_or.Tensor: _binary("LOGICAL_OR"),
-    aten.bitwise_not.default: elementwise.unary("LOGICAL_NOT"),
+    **dict.fromkeys((aten.__and__.Tensor, aten.bitwise_and.Tensor), _binary("LOGICAL_AND")),
+    **dict.fromkeys((aten.__or__.Tensor, aten.bitwise_or.Tensor), _binary("LOGICAL_OR")),
     aten.logical_and.default: _binary("LOGICAL_AND"),
     aten.logical_or.default: _binary("LOGICAL_OR"),
+    aten.bitwise_not.default: elementwise.unary("LOGICAL_NOT"),
     aten.logical_not.default: elementwise.unary("LOGICAL_NOT"),
     aten.batch_norm.default: float_norms.batch_norm,
 }

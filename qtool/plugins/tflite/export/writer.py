@@ -172,6 +172,10 @@ class Writer:
         dynamic = (False,) * len(sizes)
         return Value(index, sizes, dynamic, order, constant.params, str(array.dtype))
 
+    def scalar(self, name: str, number: Any, dtype: torch.dtype = torch.float32) -> Value:
+        """Return a constant without dimensions."""
+        return self.constant(Stored(name, torch.tensor(number, dtype=dtype)), ())
+
     def store(
         self, constant: Stored, tensor: int, order: Order, columns: Sequence[int] = ()
     ) -> None:
