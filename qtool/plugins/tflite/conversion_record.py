@@ -16,7 +16,7 @@ import numpy as np
 
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.core import value_names
-from qtool.core.errors import VerificationError
+from qtool.core.errors import MALFORMED, VerificationError
 from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 from qtool.plugins.tflite.file import Model
@@ -135,18 +135,11 @@ class ConversionRecord:
             points = {str(k): _point(v, model) for k, v in values["points"].items()}
             tensors = range(len(model.tensors))
             layers = {tensors[int(k)]: str(v) for k, v in values["layers"]}
-        except (
-            zlib.error,
-            LookupError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as e:
+        except (zlib.error, *MALFORMED) as error:
             raise VerificationError(
-                f"the metadata that qtool wrote into the file is damaged ({e!r})",
+                f"the metadata that qtool wrote into the file is damaged ({error!r})",
                 OtherFile("convert again"),
-            ) from e
+            ) from error
         return None if info is None else cls(info, points, layers, model)
 
     def parameters(self, point: str, root: str) -> tuple[Array, Array]:

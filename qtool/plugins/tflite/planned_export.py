@@ -107,60 +107,6 @@ def write(
     return written
 
 
-def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> Checked:
-    """Check whether a written file computes what the plan says.
-
-    Args:
-        model: the model that the file was written from, with its points.
-        written: the file as it was written.
-        path: the file.
-        batch: the samples.
-    """
-    file = TfliteFile(path)
-    installed = litert.version() is not None
-    few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
-    program = file.program(None if installed else FAMILY)
-    if installed:
-        values = file.trace(few.arrays())
-    elif program.float_nodes:
-        raise ExportError(
-            f"the file computes in float in places, which only {litert.TITLE} can verify",
-            Package(litert.PACKAGE),
-        )
-    else:
-        values = program.values(*map(torch.from_numpy, file.arrays(few.arrays())))
-    steps, few_outputs = _compare_points(model, written, file, few, values)
-    expected_few = model.run(few)
-    scales = model.output_scales()
-    as_written = difference(expected_few, few_outputs, scales)
-    if not installed:
-        parity = Parity(batch.size, as_written, None, None, "", steps)
-        missing, remarks = _MISSING, describe_interface(file, model.graph)
-        coverage = tflite_coverage(file)
-        return Checked(parity, None, coverage, missing=missing, remarks=remarks)
-    arrays = batch.arrays()
-    outputs, remarks = file.run(arrays), describe_interface(file, model.graph)
-    try:
-        default = difference(model.run(batch), file.run(arrays, default=True), scales)
-    except VerificationError as error:
-        default = None
-        remarks = (*remarks, f"{_NO_DELEGATE} ({error})")
-    parity = Parity(
-        batch.size,
-        as_written,
-        default,
-        None,
-        f"{litert.TITLE} {litert.version()} with XNNPACK",
-        steps,
-    )
-    exactness = compare_litert_codes(file, [arrays])
-    if file.metadata.get("target") == deployment.TARGET and tflm.version() is not None:
-        remarks = (*remarks, microcontroller.compare(file, arrays))
-    reasons = {d.node: d.reason for d in model.plan.nodes}
-    coverage = tflite_coverage(file, reasons)
-    return Checked(parity, exactness, coverage, outputs, remarks=remarks)
-
-
 def with_split_outputs(model: FakeQuantized, written: Written) -> FakeQuantized:
     """Return the simulation with split outputs: one is stored as a sum of several int8 tensors."""
     if not written.parts:
@@ -297,7 +243,49 @@ class PlannedTflite:
 
     def check(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
-        return check(self.simulation, self.written, self.path, batch)
+        model, file = self.simulation, TfliteFile(self.path)
+        installed = litert.version() is not None
+        few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
+        program = file.program(None if installed else FAMILY)
+        if installed:
+            values = file.trace(few.arrays())
+        elif program.float_nodes:
+            raise ExportError(
+                f"the file computes in float in places, which only {litert.TITLE} can verify",
+                Package(litert.PACKAGE),
+            )
+        else:
+            values = program.values(*map(torch.from_numpy, file.arrays(few.arrays())))
+        steps, few_outputs = _compare_points(model, self.written, file, few, values)
+        expected_few = model.run(few)
+        scales = model.output_scales()
+        as_written = difference(expected_few, few_outputs, scales)
+        if not installed:
+            parity = Parity(batch.size, as_written, None, None, "", steps)
+            missing, remarks = _MISSING, describe_interface(file, model.graph)
+            coverage = tflite_coverage(file)
+            return Checked(parity, None, coverage, missing=missing, remarks=remarks)
+        arrays = batch.arrays()
+        outputs, remarks = file.run(arrays), describe_interface(file, model.graph)
+        try:
+            default = difference(model.run(batch), file.run(arrays, default=True), scales)
+        except VerificationError as error:
+            default = None
+            remarks = (*remarks, f"{_NO_DELEGATE} ({error})")
+        parity = Parity(
+            batch.size,
+            as_written,
+            default,
+            None,
+            f"{litert.TITLE} {litert.version()} with XNNPACK",
+            steps,
+        )
+        exactness = compare_litert_codes(file, [arrays])
+        if file.metadata.get("target") == deployment.TARGET and tflm.version() is not None:
+            remarks = (*remarks, microcontroller.compare(file, arrays))
+        reasons = {d.node: d.reason for d in model.plan.nodes}
+        coverage = tflite_coverage(file, reasons)
+        return Checked(parity, exactness, coverage, outputs, remarks=remarks)
 
     def takes(self, batch: Batch) -> bool:
         """See `PlannedFile`. Sizes other than that of the batch are those of the example."""

@@ -75,22 +75,20 @@ def _factors(before: Sequence[Value], after: Sequence[Value]) -> list[float] | N
     return factors
 
 
-def _nearest(
-    x: Value, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
-) -> Value:
-    mapping = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return _resize("nearest", **mapping)(x, sizes, False, factors)
+def _nearest(mapping: str, mode: str) -> Writer:
+    """Return the writer of upsample_nearest*.vec: the neighbour at floor(i / factor), or of each
+    pixel's centre, at floor((i + 1/2) / factor)."""
+    resize = _resize("nearest", coordinate_transformation_mode=mapping, nearest_mode=mode)
+
+    def write(
+        x: Value, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
+    ) -> Value:
+        return resize(x, sizes, False, factors)
+
+    return write
 
 
-def _nearest_exact(
-    x: Value, sizes: Sequence[int] | None, factors: Sequence[float] | None = None
-) -> Value:
-    """The neighbour of each pixel centre: floor((i + 1/2) / factor)."""
-    mapping = {
-        "coordinate_transformation_mode": "half_pixel",
-        "nearest_mode": "round_prefer_ceil",
-    }
-    return _resize("nearest", **mapping)(x, sizes, False, factors)
+_TO_FLOOR = _nearest("asymmetric", "floor")
 
 
 def _index_select(x: Value, dim: int, index: Value) -> Value:
@@ -135,10 +133,10 @@ WRITERS: dict[TorchOperator, Writer] = {
     aten.constant_pad_nd.default: _constant_pad,
     aten.squeeze.dims: _squeeze,
     aten.index_select.default: _index_select,
-    aten.upsample_nearest2d.vec: _nearest,
-    aten._upsample_nearest_exact2d.vec: _nearest_exact,
-    aten.upsample_nearest1d.vec: _nearest,
-    aten.upsample_nearest3d.vec: _nearest,
+    aten.upsample_nearest2d.vec: _TO_FLOOR,
+    aten._upsample_nearest_exact2d.vec: _nearest("half_pixel", "round_prefer_ceil"),
+    aten.upsample_nearest1d.vec: _TO_FLOOR,
+    aten.upsample_nearest3d.vec: _TO_FLOOR,
     aten.upsample_linear1d.vec: _resize("linear"),
     aten.upsample_bilinear2d.vec: _resize("linear"),
     aten.upsample_trilinear3d.vec: _resize("linear"),

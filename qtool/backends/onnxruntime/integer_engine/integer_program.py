@@ -40,6 +40,11 @@ class Instruction:
     def output(self) -> str:
         return self.outputs[0]
 
+    def run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return a result per output."""
+        results = self.kernel(*inputs)
+        return results if len(self.outputs) > 1 else (results,)
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -116,7 +121,7 @@ class Program:
             computed = kernel.output in values and all(n in known for n in kernel.inputs)
             if kernel.kind == "float" or not computed:
                 continue
-            result = kernel.kernel(*(known[n] for n in kernel.inputs))
+            result, *_ = kernel.run([known[n] for n in kernel.inputs])
             if not _same(result, values[kernel.output]):
                 wrong.append(self.labels.get(kernel.output, kernel.output))
         return wrong
@@ -181,9 +186,7 @@ class Program:
             if instruction.kind == "quantize" and arguments[0].dtype == self._dtype(output):
                 values[output] = arguments[0]  # the input is in codes
             else:
-                results = instruction.kernel(*arguments)
-                results = results if len(instruction.outputs) > 1 else (results,)
-                values |= dict(zip(instruction.outputs, results, strict=True))
+                values |= dict(zip(instruction.outputs, instruction.run(arguments), strict=True))
             yield instruction
             for name in last.get(i, ()):
                 del values[name]

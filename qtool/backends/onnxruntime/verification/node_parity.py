@@ -106,6 +106,7 @@ def _without_padding(
     }
 
 
+@torch.inference_mode()
 def _compare_kernels(
     program: Program, values: Mapping[str, torch.Tensor], discontinuous: Collection[str]
 ) -> tuple[int, list[str]]:
@@ -128,7 +129,7 @@ def _compare_kernels(
         if kernel.kind == "quantize" and not inputs[0].is_floating_point():
             continue  # an input of the model in codes
         count += 1
-        for name, result in zip(kernel.outputs, _run(kernel, inputs), strict=True):
+        for name, result in zip(kernel.outputs, kernel.run(inputs), strict=True):
             if name not in values:
                 continue
             if name in program.params:
@@ -140,12 +141,6 @@ def _compare_kernels(
                 wrong.append(f"{kernel.name or program.labels.get(name, name)} ({difference})")
                 break
     return count, wrong
-
-
-def _run(kernel: Instruction, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    with torch.inference_mode():
-        result = kernel.kernel(*inputs)
-    return result if len(kernel.outputs) > 1 else (result,)
 
 
 def _change_of_a_code(
@@ -162,7 +157,7 @@ def _change_of_a_code(
         x if x.is_floating_point() else x ^ torch.randint(2, x.shape, generator=generator).to(x)
         for x in inputs
     ]
-    changed = _run(kernel, other)[kernel.outputs.index(name)]
+    changed = kernel.run(other)[kernel.outputs.index(name)]
     return float((changed - result).abs().max()) if changed.numel() else 0.0
 
 
@@ -188,7 +183,7 @@ def _float_difference(
         return ""
     if distance(written, result, _change_of_a_code(kernel, inputs, name, result)) <= TOLERANCE:
         return ""
-    perturbed = _run(kernel, list(map(last_bit_perturbation(), inputs)))
+    perturbed = kernel.run([*map(last_bit_perturbation(), inputs)])
     other = perturbed[kernel.outputs.index(name)]
     noise = NOISE_FACTOR * distance(result, other) if result.shape == other.shape else 0.0
     if is_close(written, result, noise if noise < 1 else 0.0, discontinuous):

@@ -22,13 +22,8 @@ from qtool.plugins.tflite.export.graph_builder import GraphBuilder, quantization
 from qtool.plugins.tflite.export.values import Cache, Order, Parts, Stored, Value, identity
 
 DTYPES: Mapping[torch.dtype, str] = {
-    torch.float32: "float32",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.bool: "bool",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.uint8: "uint8",
+    getattr(torch, name): name
+    for name in ("float32", "int64", "int32", "bool", "int8", "int16", "uint8")
 }
 FIXED_BATCH = (
     Argument("--target", "tflite-micro", "convert it for a fixed batch, with {}"),

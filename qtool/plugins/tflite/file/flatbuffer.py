@@ -32,15 +32,7 @@ _MAX_TEXT = 4
 _ALIGNMENT = 16
 """Bytes; that of the data of buffers in the schema."""
 
-_PREPEND = {
-    "bool": "PrependBoolSlot",
-    "int8": "PrependInt8Slot",
-    "uint8": "PrependUint8Slot",
-    "int32": "PrependInt32Slot",
-    "uint32": "PrependUint32Slot",
-    "uint64": "PrependUint64Slot",
-    "float32": "PrependFloat32Slot",
-}
+_PREPEND = {kind: f"Prepend{kind.capitalize()}Slot" for kind in _SCALARS}
 
 _SHARED = ("float32", "int64")
 """Types of vectors that are stored once: scales and zero points, which are 0 for each channel."""
