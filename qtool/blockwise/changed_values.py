@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.backends.kernels.params import same_params
 from qtool.blockwise.checkpoint import file_digest
 from qtool.core import graph as G
 from qtool.core.atomic import atomic_path
@@ -43,7 +44,7 @@ def save_changed_values(path: Path, start: ConversionState, end: ConversionState
         else:
             tensors[f"{_VALUES}{name}"] = values
     for name, params in end.parameters.params.items():
-        if not _equal(start.parameters.params[name], params):
+        if not same_params(start.parameters.params[name], params):
             tensors[f"{_SCALE}{name}"], tensors[f"{_ZERO}{name}"] = params.scale, params.zero_point
     with atomic_path(path) as temporary:
         save_file({k: v.clone().contiguous() for k, v in tensors.items()}, temporary)
@@ -104,9 +105,3 @@ def _weight_points(graph: fx.Graph, plan: QuantPlan) -> dict[str, str]:
     pairs = [(names[p.tensor], p.name) for p in plan if p.kind is Kind.WEIGHT and p.edges]
     attributes = [attribute for attribute, _ in pairs]
     return {attribute: name for attribute, name in pairs if attributes.count(attribute) == 1}
-
-
-def _equal(one: QuantParams, other: QuantParams) -> bool:
-    if one is other:
-        return True
-    return torch.equal(one.scale, other.scale) and torch.equal(one.zero_point, other.zero_point)

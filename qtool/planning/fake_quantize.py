@@ -9,6 +9,7 @@ the value is clipped.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -117,31 +118,35 @@ def _fake_quantize(
     return affine_codes(x, scale, zero, q).sub_(zero).mul_(scale)
 
 
+_POINTS = "quant_points"
+_Place = AbstractContextManager[None]
+"""A context in which nodes are inserted at a place of a graph."""
+
+
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     """Return a copy of the graph with a point on every edge of the plan; tensors are shared."""
     module = G.clone(module)
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     calls: dict[str, fx.Node] = {}
     for point in plan.placed:
-        source = nodes[point.edges[0].source if point.edges else point.name]
-        path = _free_path(module, "quant_points", point.name)
-        if isinstance(point.spec, Dynamic):
-            module.add_submodule(path, DynamicPoint(point.name, point.spec))
-            _insert_dynamic(module, path, point, nodes[point.edges[0].user])
+        source, name = nodes[point.edges[0].source if point.edges else point.name], point.name
+        if isinstance(point.spec, Dynamic):  # what the layer reads may be quantized already
+            user = nodes[point.edges[0].user]
+            dynamic, before = DynamicPoint(name, point.spec), module.graph.inserting_before(user)
+            call = insert_module(module, _POINTS, name, dynamic, (G.source(user),), before)
+            user.args = (call, *user.args[1:])
+            call.meta[G.NAME] = value_names.quant_point(name)
             continue
-        module.add_submodule(path, QuantPoint(point.name))
-        if isinstance(point.spec, Requantized):
-            rounded = calls[point.spec.point]
-            with module.graph.inserting_after(rounded):
-                call = module.graph.call_module(path, (rounded,))
+        if not isinstance(point.spec, Requantized):
+            read, place = source, _insertion_point(point, source, nodes)
         else:
-            with _insertion_point(point, source, nodes):
-                call = module.graph.call_module(path, (source,))
-        calls[point.name] = call
-        call.meta[G.NAME] = value_names.quant_point(point.name)
-        call.meta["val"] = G.value(source)
-        for user in {e.user for e in point.edges}:
-            nodes[user].replace_input_with(source, call)
+            read = calls[point.spec.point]
+            place = module.graph.inserting_after(read)
+        call = insert_module(module, _POINTS, name, QuantPoint(name), (read,), place)
+        call.meta[G.NAME] = value_names.quant_point(name)
+        calls[name] = call
+        for user in (nodes[e.user] for e in point.edges):
+            user.replace_input_with(source, call)
     module.graph.lint()
     module.recompile()
     return module
@@ -150,42 +155,48 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
 def insert_probes(module: fx.GraphModule, probes: Mapping[str, str]) -> dict[str, nn.Module]:
     """Insert an identity module on each tensor, in place; `probes`: {name: tensor}."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    modules: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {name: nn.Identity() for name in probes}
     for name, tensor in probes.items():
-        path = _free_path(module, "probes", name)
-        modules[name] = nn.Identity()
-        module.add_submodule(path, modules[name])
-        with _inserting_after(nodes[tensor]):
-            call = module.graph.call_module(path, (nodes[tensor],))
-        call.meta[G.NAME] = name
-        call.meta["val"] = G.value(nodes[tensor])
+        source = nodes[tensor]
+        insert_module(module, "probes", name, modules[name], (source,), _inserting_after(source))
     module.recompile()
     return modules
 
 
-def _free_path(module: nn.Module, parent: str, name: str) -> str:
-    """Return an unused module path; `block.1` and `block_1` must not collide."""
-    return f"{parent}.{G.free_name(getattr(module, parent, nn.Module()), name)}"
+def insert_module(
+    module: fx.GraphModule,
+    parent: str,
+    name: str,
+    inserted: nn.Module,
+    args: tuple[Any, ...],
+    place: _Place,
+) -> fx.Node:
+    """Return a new call of a module in a graph, by a name and with the value of its first argument.
+
+    Args:
+        module: the graph.
+        parent: path that the module gets a free place in; `block.1` and `block_1` must not collide.
+        name: readable name of the call.
+        inserted: the module.
+        args: arguments of the call.
+        place: where the call belongs.
+    """
+    path = f"{parent}.{G.free_name(getattr(module, parent, nn.Module()), name)}"
+    module.add_submodule(path, inserted)
+    with place:
+        call = module.graph.call_module(path, args)
+    call.meta[G.NAME], call.meta["val"] = name, G.value(args[0])
+    return call
 
 
-def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
-    """Insert a dynamic point on what the layer reads, which may be quantized already."""
-    source = G.source(user)
-    with module.graph.inserting_before(user):
-        call = module.graph.call_module(path, (source,))
-    call.meta[G.NAME] = value_names.quant_point(point.name)
-    call.meta["val"] = G.value(source)
-    user.args = (call, *user.args[1:])
-
-
-def _insertion_point(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> Any:
+def _insertion_point(point: Point, source: fx.Node, nodes: dict[str, fx.Node]) -> _Place:
     """Activations right after their source (inputs after all inputs), constants at their use."""
     if point.kind is not Kind.ACTIVATION:
         return source.graph.inserting_before(nodes[point.edges[0].user])
     return _inserting_after(source)
 
 
-def _inserting_after(source: fx.Node) -> Any:
+def _inserting_after(source: fx.Node) -> _Place:
     graph = source.graph
     return graph.inserting_after(
         G.placeholders(graph)[-1] if source.op == "placeholder" else source

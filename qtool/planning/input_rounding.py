@@ -20,6 +20,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.ops import recurrent
 from qtool.core.types import Observed
+from qtool.planning.fake_quantize import insert_module
 from qtool.planning.node_decisions import operator_key
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.targets import target
@@ -82,11 +83,11 @@ def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
         source = G.source(node)
         if (source, block) not in rounded:
             point = RoundedInput(G.name_of(node), block)
-            rounded[source, block] = _add_point(module, point, source)
+            rounded[source, block] = _insert(module, point, source)
         node.replace_input_with(source, rounded[source, block])
     for node in list(G.calls(module.graph)):
         if node.target is recurrent.lstm and _execution(plan, node) is Execution.DYNAMIC:
-            call = _add_point(module, RoundedLstm(G.name_of(node)), node, node.args)
+            call = _insert(module, RoundedLstm(G.name_of(node)), node, *node.args)
             for user in [u for u in node.users if u is not call]:
                 user.replace_input_with(node, call)
     if hasattr(module, "rounded_inputs"):
@@ -118,14 +119,7 @@ def _rounding_layers(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node, i
     return layers
 
 
-def _add_point(
-    module: fx.GraphModule, point: Rounding, source: fx.Node, args: tuple[Any, ...] = ()
-) -> fx.Node:
+def _insert(module: fx.GraphModule, point: Rounding, source: fx.Node, *args: Any) -> fx.Node:
     """Insert a call of a point on a node and further arguments behind that node."""
-    parent = getattr(module, "rounded_inputs", nn.Module())
-    path = f"rounded_inputs.{G.free_name(parent, point.point)}"
-    module.add_submodule(path, point)
-    with module.graph.inserting_after(source):
-        call = module.graph.call_module(path, (source, *args))
-    call.meta[G.NAME], call.meta["val"] = point.point, G.value(source)
-    return call
+    place = module.graph.inserting_after(source)
+    return insert_module(module, "rounded_inputs", point.point, point, (source, *args), place)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel, per_tensor, same_params
+from qtool.backends.kernels.windows import pad_spatial
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.remedies import CallEdit
@@ -69,10 +69,4 @@ def pad(
         raise KernelError(
             f"the pad code {fill} is outside {x.qtype}", CallEdit("use a code of the type")
         )
-    rank = len(pads) // 2
-    pairs = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
-
-    def move(codes: Tensor) -> Tensor:
-        return F.pad(codes, pairs, value=fill)
-
-    return passthrough(x, out, move)
+    return passthrough(x, out, lambda codes: pad_spatial(codes, pads, fill))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qtool import observers
+from qtool.backends.kernels.params import same_params
 from qtool.calibration.scale_alignment import clamp_limits
 from qtool.core import graph as G
 from qtool.core.affine import Affine
@@ -129,7 +130,7 @@ def _take_activations(match: _Match) -> None:
             first = match.params.get(observed.name)
             if first is None:
                 match.take(observed, scale, params)
-            elif not (isinstance(params, QuantParams) and _equal(params, first)):
+            elif not (isinstance(params, QuantParams) and same_params(params, first)):
                 match.refuse(scale, f"it has the scale of '{observed.tensor}' here")
                 continue
             if observed.name in match.params:
@@ -253,10 +254,6 @@ def _is_clipped(params: QuantParams, weight: torch.Tensor) -> bool:
     scale, zero = (params.along(t, weight.shape) for t in (params.scale, params.zero_point))
     codes = unbounded_codes(weight, scale, zero).clamp(INT8.qmin)
     return bool((codes < params.qtype.qmin).any())
-
-
-def _equal(one: QuantParams, other: QuantParams) -> bool:
-    return torch.equal(one.scale, other.scale) and torch.equal(one.zero_point, other.zero_point)
 
 
 def _notes(match: _Match) -> Iterator[str]:
