@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -74,16 +74,12 @@ def observer_hooks(
         buffer: joins the outputs of a batch that runs in parts.
     """
     statistics: dict[str, Statistic] = {}
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for name, observed in modules.items():
             statistics[name] = observers.create(observed.observer, observed.axis)
             hook = _hook(name, statistics[name], observed, buffer or OutputBuffer())
-            handles.append(observed.module.register_forward_hook(hook))
+            hooks.enter_context(observed.module.register_forward_hook(hook))
         yield statistics
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def modules_to_observe(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,8 +140,9 @@ def _optimize(
     def add_loss(probe: nn.Module, args: Any, output: torch.Tensor) -> None:
         losses.append(targets[probe].loss(output))
 
-    handles = [probe.register_forward_hook(add_loss) for probe in targets]
-    try:
+    with ExitStack() as hooks:
+        for probe in targets:
+            hooks.enter_context(probe.register_forward_hook(add_loss))
         for i in range(ITERATIONS):
             rate = LEARNING_RATE * (1 + math.cos(math.pi * i / ITERATIONS)) / 2
             optimizer.param_groups[0]["lr"] = rate
@@ -151,7 +153,4 @@ def _optimize(
             for tensor, gradient in zip(inputs, gradients, strict=True):
                 tensor.grad = gradient
             optimizer.step()
-    finally:
-        for handle in handles:
-            handle.remove()
     return [t.detach() for t in inputs]

@@ -6,7 +6,7 @@ Every point returns the codes of the file, so that a difference does not travel 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -212,12 +212,10 @@ def _use_codes(
             return None
         return _cpu(params).dequantize(codes).to(output)
 
-    handles = [p.register_forward_hook(hook) for p in quant_points(module).values()]
-    try:
+    with ExitStack() as hooks:
+        for each in quant_points(module).values():
+            hooks.enter_context(each.register_forward_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _cpu(params: QuantParams) -> QuantParams:
