@@ -314,10 +314,10 @@ _OBSERVERS = (
         ("observers/test_scale_and_zero_point.py::test_named_ranges",),
     ),
     Mutant(
-        "first hook stays",
+        "hooks stay",
         "calibration/collect.py",
-        "for handle in handles:",
-        "for handle in handles[1:]:",
+        "        yield statistics",
+        "        hooks.pop_all()\n        yield statistics",
         ("calibration/test_calibration.py::test_no_hook_outlives_the_context",),
     ),
 )
