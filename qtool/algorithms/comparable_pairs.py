@@ -110,13 +110,18 @@ def worst_error(values: Sequence[tuple[Values, Values]], evidence: Sequence[Evid
 
 
 def _error(column: Sequence[Pair]) -> float:
-    """Return the squared error relative to what varies over samples, as R2 counts it; relative to
-    the power where that is not known: of one sample, of several sizes, of equal values."""
-    finite = [(a.isfinite(), a.double(), b) for a, b in column]
-    noise = sum(float((a - b).square().masked_fill(~known, 0).sum()) for known, a, b in finite)
-    real = [torch.atleast_1d(a.masked_fill(~known, 0)) for known, a, _ in finite]
-    signal = sum(float(a.square().sum()) for a in real)
+    pairs = [(a.isfinite(), a.double(), b) for a, b in column]
+    noise = sum(float((a - b).square().masked_fill(~known, 0).sum()) for known, a, b in pairs)
+    return noise / signal([a for a, _ in column])
+
+
+def signal(batches: Sequence[torch.Tensor]) -> float:
+    """Return what varies over samples in a float value, as R2 counts it, to which errors are
+    relative; the power where that is not known: of one sample, of several sizes, of equal
+    values."""
+    real = [torch.atleast_1d(a.double().masked_fill(~a.isfinite(), 0)) for a in batches]
+    power = sum(float(a.square().sum()) for a in real)
     if len({a.shape[1:] for a in real}) == 1 and (samples := sum(map(len, real))) > 1:
         spread = float(torch.cat(real).var(0).sum()) * samples
-        signal = spread if spread > LEAST_SPREAD * signal else signal
-    return noise / max(signal, MIN_POWER)
+        power = spread if spread > LEAST_SPREAD * power else power
+    return max(power, MIN_POWER)

@@ -25,6 +25,7 @@ from torch import fx
 from qtool.algorithms.acceptance import best_candidate, runtime_module
 from qtool.algorithms.comparable_pairs import MIN_POWER, compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
+from qtool.algorithms.error_estimates import estimated_errors
 from qtool.algorithms.error_sources import (
     ErrorSource,
     error_sources,
@@ -69,6 +70,7 @@ WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices
+LIKELY = 4 * TRIED  # sources that are measured, of more the worst by an estimate
 JUDGES = 32  # held-out samples, on which the plan may not be worse
 LEAST_SHARE = 0.005  # of the error, for a choice; small sources are what is left of a large error
 LARGE_SHARE = 0.2  # of a smaller error
@@ -122,6 +124,10 @@ class _Network:
     def work_of(self, nodes: Set[str]) -> float:
         """Return the work of some nodes."""
         return sum(self.work[n] for n in nodes)
+
+    def rank(self, source: ErrorSource) -> float:
+        """Return the share of a source for its work."""
+        return source.share / max(1.0, self.work_of(source.nodes))
 
     def error(self, points: Set[str]) -> float:
         """Return the largest relative squared error of a compared value with these points on."""
@@ -239,16 +245,11 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
     """Return the sources of most of the error for their work, the worst first. Those that no budget
     allows are not measured."""
     state, points = network.state, network.run.points
-
-    def rank(source: ErrorSource) -> float:
-        return source.share / max(1.0, network.work_of(source.nodes))
-
     own = {G.name_of(n) for n in G.calls(state.captured.for_target(state.plan.target)[0].graph)}
     calls = {G.name_of(n): n for n in G.calls(state.graph.graph)}
     sources = [_with_fused(state.plan, calls, s) for s in error_sources(state.plan, points, own)]
     sources = [s for s in sources if network.work_of(s.nodes) <= network.limit]
-    if not poor:
-        sources = _in_large_groups(network, sources)
+    sources = _likely(network, sources) if poor else _in_large_groups(network, sources)
     least = LEAST_SHARE if poor else LARGE_SHARE
     together = ErrorSource(frozenset(points), frozenset())
     for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
@@ -256,9 +257,24 @@ def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:
         whole, *errors = errors_alone(network.run, network.compared, first, [together, *sources])
         whole = max(whole, MIN_POWER)  # samples may have no error
         measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
-        sources = sorted((s for s in measured if s.share >= least), key=rank, reverse=True)
+        sources = sorted((s for s in measured if s.share >= least), key=network.rank, reverse=True)
         sources = sources[:most]
     return sources
+
+
+def _likely(network: _Network, sources: list[ErrorSource]) -> list[ErrorSource]:
+    """Return the sources that may be among the worst by an estimate of few samples, and those that
+    it knows nothing of."""
+    run, batches = network.run, list(_first(network.batches, FEW))
+    few = len(sources) <= LIKELY
+    errors = None if few else estimated_errors(run, network.compared, batches, sources)
+    if errors is None:
+        return sources
+    together = ErrorSource(frozenset(run.points), frozenset())
+    whole = max(*errors_alone(run, network.compared, batches, [together]), MIN_POWER)
+    estimated = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
+    worst = sorted((s for s in estimated if s.share >= LEAST_SHARE / 4), key=network.rank)
+    return worst[::-1][: LIKELY + errors.count(math.inf)]
 
 
 def _in_large_groups(network: _Network, sources: list[ErrorSource]) -> list[ErrorSource]:

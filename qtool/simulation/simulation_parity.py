@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE, distance, float_tolerance
@@ -144,27 +146,8 @@ def _not_explained_by_rounding(
     """
     if not isinstance(module, fx.GraphModule):
         return wrong_points, wrong_outputs
-    points, run = quant_points(module), PerturbedInterpreter(module)
-    changes = _Changes()
-
-    def record_point(name: str, x: torch.Tensor) -> None:
-        if name in wrong_points:
-            changes.record(name, x.cpu())
-
-    def record_outputs(names: Collection[str]) -> None:
-        for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
-            if name in names:
-                changes.record(f"output {name}", x.cpu())
-
-    with _use_codes(module, values, record_point), StableSort():
-        for draw in range(1 + DRAWS):
-            run.exact = draw == 0
-            record_outputs(wrong_outputs)
-    integers = {name for name, (a, _) in wrong_outputs.items() if not a.is_floating_point()}
-    with _use_codes(module, values), StableSort():
-        run.amplitude = NOISE_FACTOR  # a position jumps where floats differ by that much
-        for _ in range(DRAWS if integers else 0):
-            record_outputs(integers)
+    points = quant_points(module)
+    changes = _perturbed(module, batch, values, wrong_points, wrong_outputs, outputs)
     remaining = {}
     for name, worst in wrong_points.items():
         error = _rounding_error(
@@ -178,6 +161,69 @@ def _not_explained_by_rounding(
         for name, pair in wrong_outputs.items()
         if not within_tolerance(*pair, changes.largest[f"output {name}"])
     }
+
+
+def _perturbed(
+    module: fx.GraphModule,
+    batch: Batch,
+    values: Values,
+    wrong_points: Collection[str],
+    wrong_outputs: Mapping[str, Pair],
+    outputs: Sequence[str],
+) -> _Changes:
+    """Return how far these inputs of points and these outputs change with perturbed last bits.
+
+    Points return the codes of the file, so that only what is behind the last ones is run again.
+    """
+    points, run, changes = quant_points(module), PerturbedInterpreter(module), _Changes()
+    inputs: dict[str, tuple[torch.Size, torch.Tensor]] = {}
+
+    def record_point(name: str, x: torch.Tensor) -> None:
+        inputs[name] = x.shape, x.new_empty(0)
+        if name in wrong_points:
+            changes.record(name, x.cpu())
+
+    def record_outputs(names: Collection[str]) -> None:
+        for name, x in zip(outputs, run.outputs(batch.args, batch.kwargs), strict=True):
+            if name in names:
+                changes.record(f"output {name}", x.cpu())
+
+    with _use_codes(module, values, record_point), StableSort():
+        run.exact = True
+        record_outputs(wrong_outputs)
+        run.exact = False
+        nodes = _nodes_of(module, points)
+        known = {
+            nodes[name]: partial(_result, points[name], values, like)
+            for name, (shape, like) in inputs.items()
+            if name not in wrong_points and shape == values[value_names.quantize(name)].shape
+        }
+        ends = zip(outputs, G.output_nodes(module.graph), strict=True)
+        wanted = [node for name, node in ends if name in wrong_outputs]
+        run.run_only(wanted + [nodes[name] for name in wrong_points], known)
+        for _ in range(DRAWS):
+            record_outputs(wrong_outputs)
+    integers = {name for name, (a, _) in wrong_outputs.items() if not a.is_floating_point()}
+    with _use_codes(module, values), StableSort():
+        run.amplitude = NOISE_FACTOR  # a position jumps where floats differ by that much
+        for _ in range(DRAWS if integers else 0):
+            record_outputs(integers)
+    return changes
+
+
+def _nodes_of(module: fx.GraphModule, points: Mapping[str, QuantPoint]) -> dict[str, fx.Node]:
+    """Return point -> node that calls it."""
+    names = {id(point): name for name, point in points.items()}
+    calls = [n for n in module.graph.nodes if n.op == "call_module"]
+    owners = {n: names.get(id(G.submodule(module, n))) for n in calls}
+    return {name: n for n, name in owners.items() if name is not None}
+
+
+def _result(point: QuantPoint, values: Values, like: torch.Tensor) -> torch.Tensor:
+    """Return what a point computes of the codes of the file."""
+    assert point.params is not None
+    codes = values[value_names.quantize(point.point)]
+    return _cpu(point.params).dequantize(codes).to(like)
 
 
 class _Changes:
@@ -210,7 +256,7 @@ def _use_codes(
             visit(point.point, args[0].detach())
         if codes.shape != output.shape:
             return None
-        return _cpu(params).dequantize(codes).to(output)
+        return _result(point, values, output)
 
     with ExitStack() as hooks:
         for each in quant_points(module).values():

@@ -21,7 +21,7 @@ class Executor:
 
     A point is a submodule with an attribute `point`, its name, that quantizes and dequantizes its
     input. The argument `points` of a run names those that are on; the others return their input. No
-    points: the float network, all: the quantized one. Runs compute no gradients.
+    points: the float network, all: the quantized one. Only `run_with_gradients` computes gradients.
 
     Attributes:
         graph: the float graph, its module with or without points.
@@ -206,6 +206,24 @@ class Executor:
                 current[i] = new[i] = self._compute(call, current, points)
                 dirty.update(call.users)
         return new
+
+    @torch.enable_grad()
+    def run_with_gradients(self, batch: Batch) -> Values:
+        """Return all values of the float run; those behind points have gradients."""
+        values = self._begin(batch)
+        for i, call in self.calls.items():
+            values[i] = self._compute(call, values, frozenset())
+            if call.point is not None and values[i].is_floating_point():
+                x = values[i]
+                values[i] = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+        return values
+
+    @torch.no_grad()
+    def rounding_error(self, index: int, values: Values) -> torch.Tensor:
+        """Return what a point, by its index, changes in the values of a float run."""
+        call = self.calls[index]
+        error: torch.Tensor = self._compute(call, values, {call.point or ""}) - values[index]
+        return error
 
     def cost(self, changed: Set[str] | None = None) -> int:
         """Estimate the cost of `rerun_changed` for one sample, in MACs; None: of a whole run."""

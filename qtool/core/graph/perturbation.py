@@ -9,7 +9,7 @@ bit of those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -66,12 +66,30 @@ class PerturbedInterpreter(fx.Interpreter):
     Attributes:
         exact: runs without perturbation.
         amplitude: factor on the perturbation.
+        known: node -> returns its result, which is perturbed in place of a computed one.
+        needed: nodes that are run, see `run_only`; None: all.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.exact, self.amplitude = False, 1.0
         self.generator = torch.Generator().manual_seed(0)
+        self.known: Mapping[fx.Node, Callable[[], Any]] = {}
+        self.needed: Set[fx.Node] | None = None
+
+    def run_only(
+        self, wanted: Iterable[fx.Node], known: Mapping[fx.Node, Callable[[], Any]]
+    ) -> None:
+        """Leave out in further runs what these nodes do not depend on; results that are known are
+        not computed."""
+        self.known, waiting = known, list(wanted)
+        needed = {n for n in self.graph.nodes if n.op in ("placeholder", "output")}
+        while waiting:
+            node = waiting.pop()
+            if node not in needed:
+                needed.add(node)
+                waiting += [] if node in known else node.all_input_nodes
+        self.needed = needed
 
     def outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of one call, flat."""
@@ -84,7 +102,9 @@ class PerturbedInterpreter(fx.Interpreter):
             return pytree.tree_leaves(self.run(*leaves, enable_io_processing=False))
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        if self.needed is not None and n not in self.needed:
+            return None
+        result = self.known[n]() if n in self.known else super().run_node(n)
         if self.exact or n.op == "output":
             return result
         size: torch.Tensor | float = 0.0

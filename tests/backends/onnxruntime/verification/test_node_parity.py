@@ -3,6 +3,7 @@ what only travels is not."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.session import VERSION
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.node_parity import compare_nodes
+from qtool.core import graph as G
 from qtool.core.graph.perturbation import PerturbedInterpreter, within_tolerance
 from qtool.verification import NodeParity
 from tests.backends.onnx.export.networks import NETWORKS, exported, model, quantized
@@ -267,3 +269,27 @@ def test_what_moves_and_what_does_not() -> None:
     run.exact = False
     (moved,) = run.outputs((x,), {})
     assert 1e-9 < float((moved - still).abs().max()) < 2e-7
+
+
+def test_what_is_in_front_of_known_results_is_not_run_again() -> None:
+    graph = qtool.capture_model(Tiny().eval(), torch.randn(4, 8)).graph
+    x, called = torch.randn(4, 8), []
+
+    class Recorded(PerturbedInterpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            called.append(target)
+            return super().call_function(target, args, kwargs)
+
+    run, calls = Recorded(graph.module), list(G.calls(graph.graph))
+    (whole,) = run.outputs((x,), {})
+    assert called == [n.target for n in calls]
+    first = torch.zeros(4, *G.shape(calls[0])[1:])
+    called.clear()
+    run.run_only(G.output_nodes(graph.graph), {calls[0]: lambda: first})
+    (other,) = run.outputs((x,), {})
+    assert called == [n.target for n in calls[1:]]
+    assert other.shape == whole.shape
+    run.run_only([], {})
+    called.clear()
+    assert run.outputs((x,), {}) == [None]
+    assert called == []
