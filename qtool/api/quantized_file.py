@@ -208,9 +208,13 @@ class QuantizedFile(Result):
     def _headline(self) -> str:
         """Return the title, and what differs from the float model where no labels judge it."""
         fidelity = self.verification.fidelity
-        if self.accuracy is not None or not fidelity.difference:
+        if self.accuracy is not None:
             return self.title
-        return f"{self.title}; differs from float: {fidelity.difference}"
+        if fidelity.difference:
+            return f"{self.title}; differs from float: {fidelity.difference}"
+        if fidelity.blind:
+            return f"{self.title}; accuracy not shown: {fidelity.blind} constant in all samples"
+        return self.title
 
     def details(self) -> str:
         """Return the verification, the timing and the blocks in full."""

@@ -27,7 +27,7 @@ from qtool.algorithms.layer_rows import (
     row_layout,
 )
 from qtool.algorithms.layer_solution import LayerSolution
-from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
+from qtool.algorithms.weight_rounding.gptq import InverseHessian, damping_for, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerMeans, layer_sums
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS, LayerSolver, solve_from
 from qtool.core.graph import torch_ops
@@ -85,7 +85,7 @@ class InputMoments:
         self.batches, self._has_bias = batches, has_bias
         self.mean: torch.Tensor | None = None
         self._origin: torch.Tensor | None = None  # near the mean, so that no digits are lost
-        self._sum, self._count = torch.zeros((), dtype=torch.float64), 0
+        self._sum, self._count = torch.zeros((), dtype=torch.float64), 0  # training rows
         self.squares: list[torch.Tensor] = []
         self.holdout = _HoldoutRows(batches)
         self.tokens = torch.zeros((), dtype=torch.int64)
@@ -108,6 +108,7 @@ class InputMoments:
         kept = input_rows(node, holdout, self.holdout.next_count(), experts[1])
         if ids is not None:
             self.tokens = self.tokens + rows.any(-1).sum(1)
+        self._count += rows.shape[1]
         moved = self._moved(rows) if self._has_bias and rows.shape[1] else rows
         for k, part in enumerate(moved.split(COLUMNS, 2)):
             later = moved[:, :, k * COLUMNS :]
@@ -120,12 +121,11 @@ class InputMoments:
         return rows, kept
 
     def _moved(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows about the mean of the first batch, and count them."""
+        """Return rows about the mean of the first batch."""
         if self._origin is None:
             self._origin = rows.mean(1, keepdim=True)
         moved = rows - self._origin
         self._sum = self._sum + moved.sum(1).double()
-        self._count += rows.shape[1]
         return moved
 
     def centre(self) -> None:
@@ -145,7 +145,7 @@ class InputMoments:
         """Return the inverse Hessian of a block of columns."""
         if start not in self._inverses:
             own = self.squares[start // COLUMNS][:, :, : end - start]
-            self._inverses[start] = invert_hessian(own)
+            self._inverses[start] = invert_hessian(own, damping_for(self._count, end - start))
         return self._inverses[start]
 
 

@@ -31,6 +31,7 @@ _FIXED = frozenset({"shape", "size", "symsize", "symsizeint"})
 _WRITES = ("scatter", "indexput", "maskedscatter", "maskedfill")
 """Operators whose results have the rows of their first input."""
 _RECURRENT = ("lstm", "gru", "rnn")
+_MEANS = frozenset({"mean", "reducemean"})
 
 
 class Operator(NamedTuple):
@@ -184,8 +185,12 @@ def _layer(name: str, makers: Mapping[str, Operator]) -> str:
 
 
 def _ending(name: str, makers: Mapping[str, Operator]) -> str:
+    """Return the kind of operator that computes a tensor; a mean has that of what it reads."""
     *_, last = _views(name, makers)
-    return makers[last].kind if last in makers else ""
+    node = makers.get(last)
+    if node is not None and node.kind in _MEANS and node.inputs:
+        return _ending(node.inputs[0], makers)
+    return "" if node is None else node.kind
 
 
 def _is_state(name: str, makers: Mapping[str, Operator]) -> bool:

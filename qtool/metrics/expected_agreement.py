@@ -15,6 +15,7 @@ from qtool.metrics.token_scores import log_softmax
 
 FEWEST = 8  # samples whose errors tell what others have
 MOST, MOST_TEXTS = 256, 64  # samples; of more, changes are counted
+MOST_ODDS = 4.0  # logarithm: what is surer changes neither a decision nor the errors near it
 
 
 def expected_same_class(a: Array, b: Array, others: Array | None = None) -> float | None:
@@ -52,6 +53,23 @@ def expected_same_text(a: Array, b: Array, blank: int) -> float | None:
     larger = 1 - np.searchsorted(np.sort(errors, None), margins, side="right") / errors.size
     counts = changes_text(best[..., 1], best[..., 0], blank)
     return float((1 - larger / 2 * counts).prod(1).mean())
+
+
+def expected_same_decision(a: Array, b: Array, others: Array | None = None) -> float | None:
+    """Return the share of probabilities [samples, 1] to expect on the same side of 0.5. The
+    arguments and the result are those of `expected_same_class`."""
+    if not FEWEST <= len(a) <= MOST or not np.isfinite(b).all():
+        return None
+    odds, coded = _log_odds(a), _log_odds(b)
+    margins = np.abs(odds if others is None else np.append(odds, _log_odds(others)))
+    return 1 - float((np.abs(coded - odds)[:, 0] > margins.reshape(-1, 1)).mean()) / 2
+
+
+def _log_odds(a: Array) -> Array:
+    """Return the logarithm of the odds of probabilities, within `MOST_ODDS`."""
+    with np.errstate(divide="ignore"):
+        odds: Array = np.log(a.clip(0, 1)) - np.log1p(-a.clip(0, 1))
+    return odds.clip(-MOST_ODDS, MOST_ODDS)
 
 
 def log_probabilities(a: Array, is_share: bool) -> Array:

@@ -17,12 +17,14 @@ from qtool.core.output_evidence import Evidence
 from qtool.core.types import Array
 from qtool.metrics.expected_agreement import (
     expected_same_class,
+    expected_same_decision,
     expected_same_text,
     log_probabilities,
 )
 from qtool.metrics.output_kind import (
     CLASS,
     COSINE,
+    DECISION,
     DETECTION,
     EQUAL,
     LIMIT,
@@ -60,6 +62,7 @@ YARDSTICKS = {
     TEXT: Yardstick("same text {share}", 0.9, 0.5),  # a text has many tokens
     PIXEL: Yardstick("same class of pixels {share}", 0.95, 0.8),
     THRESHOLD: Yardstick("F1 of values above {threshold:g} {share}", 0.95, 0.8),
+    DECISION: Yardstick("same decision at {threshold:g} {share}", 0.95, 0.8),
     COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
     NUMBERS: Yardstick("R2 {value:.4f}", 0.98, 0.8),
     DETECTION: Yardstick("F1 of detections above {threshold:g} {share}", 0.95, 0.8),
@@ -85,19 +88,19 @@ class OutputAgreement(NamedTuple):
 
     Attributes:
         output: its name.
-        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, NUMBERS, DETECTION or EQUAL.
+        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, DECISION, COSINE, NUMBERS, DETECTION or EQUAL.
         value: share of equal classes or values, F1, mean cosine or share of the variance that is
             kept, R2; 1 is equal.
         compared: number of samples, tokens, texts, pixels, values, vectors or detections; 0 where
             the samples do not show what an output tells, see `caution`.
-        threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
+        threshold: limit of THRESHOLD, 0.5 or 0 for logits, of DECISION and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
         shift: mean difference from the float model's scores where those are above the limit, of
             DETECTION; None of others.
         tokens: share of equal tokens, of TEXT; None of others.
-        expected: share of equal classes or texts to expect of new samples, of CLASS and TEXT where
-            samples are few, see `expected_agreement`; None of others.
+        expected: share of equal classes, texts or decisions to expect of new samples where samples
+            are few, see `expected_agreement`; None of others.
     """
 
     output: str
@@ -148,6 +151,11 @@ class OutputAgreement(NamedTuple):
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
     @property
+    def is_constant(self) -> bool:
+        """Whether numbers are the same in all samples."""
+        return self.kind == NUMBERS and not self.compared
+
+    @property
     def caution(self) -> str:
         """Why the samples do not show whether the output is right; "" where they do."""
         if self.compared:
@@ -160,7 +168,7 @@ class OutputAgreement(NamedTuple):
     def __str__(self) -> str:
         if not self.compared:
             if self.kind != THRESHOLD:
-                return f"one {'value' if self.kind == EQUAL else 'class'} in all samples"
+                return f"one {'value' if self.kind in (EQUAL, NUMBERS) else 'class'} in all samples"
             who = "no value" if self.value else "the quantized model alone has values"
             return f"{who} above {self.threshold:g}"
         value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
@@ -235,6 +243,10 @@ def output_agreement(
         return _same_classes(name, *moved, more if kind.kind == CLASS else None)
     if kind.kind == DETECTION:
         return _same_detections(name, a, b)
+    if kind.kind == DECISION:
+        decided = _same_values(name, DECISION, a > 0.5, b > 0.5, np.ones(a.shape, bool))
+        expected = expected_same_decision(a, b, more)
+        return decided._replace(threshold=kind.threshold, expected=expected)
     if kind.kind == THRESHOLD:
         return _overlap(name, a, b, kind.threshold)
     if kind.kind == COSINE:
@@ -250,7 +262,7 @@ def output_agreements(
     evidence: Mapping[str, Evidence],
     more: Sequence[Array] = (),
 ) -> tuple[OutputAgreement, ...]:
-    """Return the agreement of each output that has a yardstick.
+    """Return the agreement of each output that has a yardstick; of constants if all are.
 
     Args:
         names: names of the outputs.
@@ -259,11 +271,12 @@ def output_agreements(
         evidence: output -> what is known of it besides its values.
         more: outputs of the float model on samples that the quantized model was made of.
     """
-    known = [evidence.get(name, Evidence()) for name in names]
+    facts = [evidence.get(name, Evidence()) for name in names]
     with np.errstate(over="ignore", invalid="ignore"):  # values near the end of float32
         rest: Sequence[Array | None] = more or [None] * len(names)
-        each = list(map(output_agreement, names, real, quantized, known, rest))
-    return tuple(agreement for agreement in each if agreement is not None)
+        each = list(map(output_agreement, names, real, quantized, facts, rest))
+    known = [agreement for agreement in each if agreement is not None]
+    return tuple(agreement for agreement in known if not agreement.is_constant) or tuple(known)
 
 
 def _same_classes(name: str, a: Array, b: Array, more: Array | None) -> OutputAgreement | None:
@@ -360,15 +373,15 @@ def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
     return OutputAgreement(name, COSINE, value, int(rows.sum()), interval=interval)
 
 
-def _kept_spread(name: str, a: Array, b: Array) -> OutputAgreement | None:
+def _kept_spread(name: str, a: Array, b: Array) -> OutputAgreement:
     """Return the share of the variance over samples that is kept, R2 of the float numbers by the
-    quantized ones; None where they do not vary. Of one sample it is that over its positions."""
+    quantized ones; they may not vary. Of one sample it is that over its positions."""
     x, y = a.astype(np.float64), np.nan_to_num(b.astype(np.float64))
     rows = len(x) if len(x) > 1 else int(np.prod(x.shape[:-1]))
     x, y = x.reshape(rows, -1), y.reshape(rows, -1)
     spread = np.square(x - x.mean(0)).sum(1) * rows / max(rows - 1, 1)
     if spread.sum() <= _LEAST_SPREAD * np.square(x).sum():
-        return None
+        return OutputAgreement(name, NUMBERS, float(np.isfinite(b).all()), 0)
     kept = spread - np.square(x - y).sum(1)
     value = float(kept.sum() / spread.sum())
     return OutputAgreement(name, NUMBERS, value, rows, interval=below_one_interval(kept, spread))

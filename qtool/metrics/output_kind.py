@@ -88,6 +88,8 @@ TEXT = "text"
 THRESHOLD, COSINE, NUMBERS = "threshold", "cosine", "numbers"
 """Values above a threshold (labels, masks); angle of vectors (embeddings); the spread of numbers
 that is kept."""
+DECISION = "decision"
+"""One probability of a sample, above 0.5 or below."""
 DETECTION = "detection"
 """Positions and classes with scores above a limit, before boxes are selected."""
 
@@ -121,7 +123,7 @@ class OutputKind(NamedTuple):
     Attributes:
         kind: one of `KINDS`.
         axis: the axis of the classes, of scores.
-        threshold: limit of THRESHOLD: 0.5, or 0 for logits.
+        threshold: limit of THRESHOLD and DECISION: 0.5, or 0 for logits.
     """
 
     kind: str
@@ -152,6 +154,8 @@ def output_kind(name: str, a: Array, evidence: Evidence) -> OutputKind | None:
         return OutputKind(THRESHOLD, threshold=0.5)
     if a.ndim == 4 and a.shape[1] == 1 and _says_scores(name, evidence) and (a > 0).any():
         return OutputKind(THRESHOLD)
+    if _is_decision(name, a, evidence):
+        return OutputKind(DECISION, threshold=0.5)
     return OutputKind(NUMBERS)
 
 
@@ -223,6 +227,12 @@ def _are_decided(a: Array) -> bool:
     near = np.abs(a - 0.5) > 0.5 - _NEAR
     sure = above.size > 0 and float((above > 1 - _NEAR).mean()) >= 0.5
     return bool(sure and above.size < a.size and float(near.mean()) >= _DECIDED)
+
+
+def _is_decision(name: str, a: Array, evidence: Evidence) -> bool:
+    """Return whether values are one probability of each sample, on both sides of 0.5."""
+    one = a.shape[1:] == (1,) and evidence.ending in _SIGMOIDS and not _VALUES.search(name)
+    return bool(one and in_unit(a) and a.min() < 0.5 < a.max())
 
 
 def _are_rare(a: Array, evidence: Evidence) -> bool:

@@ -151,7 +151,8 @@ class Fidelity(JsonRecord):
         far = [
             each
             for each in self.estimate.agreements
-            if not each.is_near and not (each.output in clear and each.keeps_numbers)
+            if not (each.is_near or each.is_constant)
+            and not (each.output in clear and each.keeps_numbers)
         ]
         if far:
             return min(far, key=lambda each: each.on_new).headline
@@ -163,6 +164,13 @@ class Fidelity(JsonRecord):
         ]
         low = min(figures, default=NEAR_DB)
         return f"SQNR {decibels_text(low)}" if low < NEAR_DB else ""
+
+    @property
+    def blind(self) -> str:
+        """The outputs, if none varies over samples: equal ones prove nothing; else ""."""
+        constant = {each.output for each in self.estimate.agreements if each.is_constant}
+        main = [o.output for o in self.outputs if not is_cache(o.output)]
+        return _outputs(main) if main and constant.issuperset(main) else ""
 
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""

@@ -2,9 +2,10 @@
 
 The Hessian H of the layer's squared error is the second moment of its inputs. As in GPTQ (Frantar
 et al. 2022), the error of a rounded column is compensated by the columns that are not yet rounded,
-by amounts from the Cholesky factor of the inverse of H with damping. Columns are rounded in the
-order of their inputs' size. Unlike in GPTQ, the weights first move towards the target of the layer
-for its inputs in the quantized network (as in GPTAQ, Li et al. 2025), by a ridge regression
+by amounts from the Cholesky factor of the inverse of H with damping: more than in GPTQ where rows
+are fewer than columns, since new inputs have what those of a singular H lack. Columns are rounded
+in the order of their inputs' size. Unlike in GPTQ, the weights first move towards the target of the
+layer for its inputs in the quantized network (as in GPTAQ, Li et al. 2025), by a ridge regression
 centred on the weights. Where a target limits pairs of weights (targets/saturation.py), a rounded
 column bounds the codes of its partner columns, and their error is compensated like any other. So is
 the error of a pruned weight, which is rounded to zero whatever moved it (SparseGPT, Frantar and
@@ -103,6 +104,11 @@ def hessian(rows: torch.Tensor) -> torch.Tensor:
         moments[:, start:end, start:] = rows[:, :, start:end].mT @ rows[:, :, start:]
         moments[:, end:, start:end] = moments[:, start:end, end:].mT
     return moments
+
+
+def damping_for(rows: int, columns: int) -> float:
+    """Return the damping of a sum of x x^T over rows: the share of missing ones, or GPTQ's."""
+    return max(DAMPING, columns / max(rows, 1) - 1)
 
 
 def invert_hessian(hessian: torch.Tensor, damping: float = DAMPING) -> InverseHessian:

@@ -32,6 +32,7 @@ from qtool.algorithms.weight_rounding.gptq import (
     InverseHessian,
     PairBounds,
     correct_weight,
+    damping_for,
     hessian,
     invert_hessian,
     round_columns,
@@ -276,8 +277,10 @@ class RowEvidence:
 
     def inverse(self, start: int, end: int) -> InverseHessian:
         if self.squares is None:
-            return invert_hessian(hessian(self.inputs[:, :, start:end]))
-        return invert_hessian(self.squares[:, start:end, start:end])
+            squares = hessian(self.inputs[:, :, start:end])
+        else:
+            squares = self.squares[:, start:end, start:end]
+        return invert_hessian(squares, damping_for(self.inputs.shape[1], end - start))
 
     def effect(self, change: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
         outputs, width = change.shape[1:]

@@ -7,6 +7,13 @@ from torch import fx, nn
 import qtool
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding import layer_solver
+from qtool.algorithms.weight_rounding.gptq import (
+    Grid,
+    InverseHessian,
+    hessian,
+    invert_hessian,
+    round_columns,
+)
 from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     RowEvidence,
@@ -136,3 +143,24 @@ def test_residual_moments_are_those_of_the_residuals(count: int) -> None:
         left, right = evidence.effect(change, 2)
         expected = change.double() @ x[:, :, 2:5].mT @ x[:, :, 5:]
         torch.testing.assert_close(left.double() @ right.double(), expected, **near)
+
+
+def test_few_rows_damp_the_feedback() -> None:
+    """Columns that 20 rows cannot tell apart take no error of each other."""
+    torch.manual_seed(0)
+    mix = torch.randn(96, 96) / 96**0.5
+    weight, levels = torch.randn(1, 24, 96), (-127, 127)
+    training, new = torch.randn(1, 20, 96) @ mix, torch.randn(1, 400, 96) @ mix
+    evidence = RowEvidence.of(
+        weight, (training, training @ weight.mT), (new[:, :0], new[:, :0, :24])
+    )
+    grid = Grid(torch.full_like(weight, 0.2), torch.zeros_like(weight), *levels)
+
+    def error(inverse: InverseHessian) -> float:
+        change = round_columns(weight, inverse, grid) - weight
+        return float((new @ change.mT).square().mean())
+
+    plain = invert_hessian(hessian(training))
+    nearest = float((new @ (0.2 * (weight / 0.2).round() - weight).mT).square().mean())
+    assert error(evidence.inverse(0, 96)) < error(plain)
+    assert error(evidence.inverse(0, 96)) < 1.02 * nearest
