@@ -12,15 +12,7 @@ import torch
 from torch import distributed as dist
 
 from qtool.core.data.array_files import ArrayFiles
-from qtool.distributed import (
-    DataShard,
-    balance,
-    current,
-    data_name,
-    interleave,
-    messages,
-    session,
-)
+from qtool.distributed import DataShard, balance, current, data_name, interleave, session
 from qtool.distributed.messages import Failure, Heartbeat
 from tests.distributed.processes import PERIOD, run, values
 
@@ -100,7 +92,7 @@ def test_shares_are_put_in_turn() -> None:
 
 @pytest.fixture(autouse=True)
 def period(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "PERIOD", PERIOD)
+    monkeypatch.setattr("qtool.distributed.messages.PERIOD", PERIOD)
 
 
 @contextmanager
