@@ -16,6 +16,8 @@ WEIGHTS := examples/digits/weights.safetensors
 # One thread per test process: JOBS of them run side by side. Each collects all tests and converts the
 # networks that files share, half a minute; few tests wait. A process keeps the tests of a file together,
 # whose fixtures are made once then, until another has nothing left to do.
+# Asserts that print their values cost each process 9 s, the first time: what fails runs again with them.
+PLAIN := --assert=plain
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -60,7 +62,8 @@ test: $(DEV_READY) ## Run the tests and checks of a change side by side; the slo
 
 pytest: $(DEV_READY)
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PLAIN) \
+		|| { status=$$?; [ $$status != 1 ] || $(TEST_ENV) $(BIN)/python -m pytest -q --last-failed; exit $$status; }
 
 matrix: $(DEV_READY) ## Walk each pair of a command, a kind of model and a mode; what make test leaves out: pages, also in Chromium, examples, the wheel, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m matrix tests/matrix

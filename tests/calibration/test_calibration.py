@@ -77,10 +77,6 @@ def at_once(observer: str) -> Calibration:
     return calibrate(captured(), [images()], observer=observer)
 
 
-def in_batches(observer: str, folder: Path) -> Calibration:
-    return calibrate(captured(), images().split(32), observer=observer)
-
-
 def unevenly(observer: str, folder: Path) -> Calibration:
     return calibrate(captured(), iter(images().split([1, 300, 11, 200])), observer=observer)
 
@@ -104,7 +100,7 @@ def file_of(calibration: Calibration, folder: Path) -> bytes:
 # --- the same file, however the data is cut ------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", [in_batches, unevenly, merged, merged_from_files])
+@pytest.mark.parametrize("split", [unevenly, merged_from_files])
 @pytest.mark.parametrize("observer", EXACT)
 def test_any_split_gives_the_same_file(observer: str, split: Split, tmp_path: Path) -> None:
     found = split(observer, tmp_path)
@@ -113,7 +109,8 @@ def test_any_split_gives_the_same_file(observer: str, split: Split, tmp_path: Pa
 
 
 def test_moving_averages_merge_up_to_rounding(tmp_path: Path) -> None:
-    whole, parts = in_batches("moving_average", tmp_path), merged("moving_average", tmp_path)
+    whole = calibrate(captured(), images().split(32), observer="moving_average")
+    parts = merged("moving_average", tmp_path)
     for name, statistic in whole.statistics.items():
         for key, array in statistic.state().items():
             np.testing.assert_allclose(parts.statistics[name].state()[key], array, rtol=1e-12)

@@ -12,21 +12,24 @@ import onnx
 import pytest
 
 import qtool
-from tests.cli.conftest import Cli
+from tests.cli.conftest import DIGITS, ROOT, Cli
 
-ROOT = Path(__file__).parents[2]
 EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")
 yaml = pytest.importorskip("yaml")
 
 
+@pytest.fixture(scope="module")
+def float_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    weights, path = ROOT / DIGITS[2], tmp_path_factory.mktemp("float") / "float.onnx"
+    model = qtool.load_model(DIGITS[0], weights)
+    batch = next(iter(qtool.load_data(ROOT / "calib_data/digits")))
+    return qtool.capture_model(model, batch).export_float(path).read_bytes()
+
+
 @pytest.fixture
-def files(sample: Cli) -> Cli:
+def files(sample: Cli, float_file: bytes) -> Cli:
     """The digits file, its float file, and one with a flipped bit."""
-    model = qtool.load_model(
-        "examples.digits.network:digits_net", Path("examples/digits/weights.safetensors")
-    )
-    batch = next(iter(qtool.load_data("calib_data/digits")))
-    qtool.capture_model(model, batch).export_float("float.onnx")
+    Path("float.onnx").write_bytes(float_file)
     proto = onnx.load("digits.int8.onnx")
     codes = next(i for i in proto.graph.initializer if i.name.endswith("weight.codes"))
     codes.raw_data = bytes([codes.raw_data[0] ^ 1, *codes.raw_data[1:]])
@@ -92,7 +95,7 @@ def run_action(files: Cli, **variables: str) -> subprocess.CompletedProcess[str]
     )
 
 
-SLOW = "--seconds 0.1\n--min-speedup 500"  # no file is
+SLOW = "--seconds 0.01\n--min-speedup 500"  # no file is
 
 
 @pytest.mark.parametrize(

@@ -194,34 +194,23 @@ def test_a_signal_that_others_make_an_error_of() -> None:
     assert stderr.splitlines()[-1] == "ended by SIGTERM"
 
 
-def test_a_signal_waits_while_torch_traces() -> None:
+@pytest.mark.parametrize(("signals", "expected"), [(1, ["traced"]), (2, [])])
+def test_a_signal_waits_while_torch_traces_and_a_second_does_not(
+    signals: int, expected: list[str]
+) -> None:
     done = []
 
     def body() -> None:
         with defer_signals():
-            hurt()
+            for _ in range(signals):
+                hurt()
             done.append("traced")
         done.append("more")
 
     error, _ = ends(body)
     assert isinstance(error, SystemExit)
     assert error.code == 143
-    assert done == ["traced"]
-
-
-def test_a_second_signal_does_not_wait() -> None:
-    done = []
-
-    def body() -> None:
-        with defer_signals():
-            hurt()
-            hurt()
-            done.append("traced")
-
-    error, _ = ends(body)
-    assert isinstance(error, SystemExit)
-    assert error.code == 143
-    assert done == []
+    assert done == expected
 
 
 def test_an_error_of_its_own_stays_one() -> None:

@@ -82,8 +82,8 @@ def test_a_time_limit_is_a_refusal(
 ) -> None:
     (tmp_path / "again").mkdir()
     pretend(monkeypatch, tmp_path / "again", "import time; time.sleep(600)")
-    words = ("verify", "digits.int8.onnx", "--cpu", "wasm", "--samples", "4", "--timeout", "5")
-    assert "wasm was stopped after 5 s; give fewer samples" in emulated.refuses(*words)
+    words = ("verify", "digits.int8.onnx", "--cpu", "wasm", "--samples", "4", "--timeout", "1")
+    assert "wasm was stopped after 1 s; give fewer samples" in emulated.refuses(*words)
 
 
 def test_refusals(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

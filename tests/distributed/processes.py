@@ -15,9 +15,11 @@ import torch
 from torch import distributed as dist
 
 import qtool
+from qtool.distributed import messages
 
 PATIENCE = 3.0  # seconds of silence after which a rank of a command is dead
 LIMIT = 120.0  # seconds after which a test says that a rank hangs
+PERIOD = 0.1  # seconds between heartbeats: each failure is noticed that much later
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line does, before torch
 _context = multiprocessing.get_context("forkserver")
@@ -96,6 +98,7 @@ def _command(
     tempfile.tempdir = None
     torch.set_num_threads(1)
     torch.seed()  # as a new process does
+    messages.PERIOD = PERIOD
     sys.argv = ["qtool", *arguments]
     sys.path.insert(0, str(cwd))
     with qtool.use_process_group(patience=PATIENCE):
@@ -129,6 +132,7 @@ def _main(
     pipe: Connection, port: int, rank: int, size: int, function: Any, arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
+    messages.PERIOD = PERIOD
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:

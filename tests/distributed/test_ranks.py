@@ -14,7 +14,7 @@ from torch import distributed as dist
 from qtool.core.data.array_files import ArrayFiles
 from qtool.distributed import DataShard, balance, current, data_name, interleave, session
 from qtool.distributed.messages import Failure, Heartbeat
-from tests.distributed.processes import run, values
+from tests.distributed.processes import PERIOD, run, values
 
 
 class Counted:
@@ -90,6 +90,11 @@ def test_shares_are_put_in_turn() -> None:
     assert interleave([[1], [], [2, 3]]) == [1, 2, 3]
 
 
+@pytest.fixture(autouse=True)
+def period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtool.distributed.messages.PERIOD", PERIOD)
+
+
 @contextmanager
 def watches(size: int, patience: float = 60) -> Iterator[list[Heartbeat]]:
     store = dist.HashStore()
@@ -120,13 +125,13 @@ def test_the_first_failure_counts_on_all() -> None:
 
 
 def test_ranks_that_leave_are_not_missed() -> None:
-    with watches(2, patience=1) as (zero, one):
+    with watches(2, patience=0.5) as (zero, one):
         for heartbeat in (zero, one):
             heartbeat.watch()
         one.leave()
         one.stop()
         zero.leave()  # returns, since the other one left
-        time.sleep(2)
+        time.sleep(0.8)
         assert zero.failure is None
 
 

@@ -87,7 +87,7 @@ def test_an_error_of_one_rank_ends_all() -> None:
 
 
 def dies(rank: int, victim: int, how: str) -> None:
-    with qtool.use_process_group(patience=2), session("work") as ranks:
+    with qtool.use_process_group(patience=1), session("work") as ranks:
         ranks.all_gather("here")
         if rank == victim and how == "exit":
             os._exit(3)
@@ -104,11 +104,12 @@ def test_a_rank_that_dies_ends_the_others(victim: int, how: str) -> None:
     endings = run(3, dies, victim, how)
     assert endings.pop(victim).code == (3 if how == "exit" else -signal.SIGKILL)
     for ending in endings:
-        assert ending.error.endswith(f"rank {victim} of 3 is gone: no sign of life for 2 s")
+        assert ending.error.endswith(f"rank {victim} of 3 is gone: no sign of life for 1 s")
 
 
 def comes_late(rank: int) -> None:
     if rank == 0:
+        messages.NOTICE_TIMEOUT = 0.1  # the other rank has no session that would notice
         with qtool.use_process_group(wait=1), session("calibrate"):
             pass
 

@@ -74,17 +74,16 @@ def test_one_process_answers_all(runtime: SubprocessRunner) -> None:
     assert first == second
 
 
-def test_a_refusal_is_in_its_words_and_no_end(runtime: SubprocessRunner) -> None:
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("refuse", r"^a: no$"), ("stumble", r"does not run: KeyError: 'layerType'$")],
+)
+def test_neither_a_refusal_nor_a_mistake_is_a_crash(
+    what: str, why: str, runtime: SubprocessRunner
+) -> None:
     before = runtime.call("double", "x")[0]["pid"]
-    with pytest.raises(VerificationError, match=r"^a: no$"):
-        runtime.call("refuse", "a")
-    assert runtime.call("double", "x")[0]["pid"] == before
-
-
-def test_a_mistake_beside_the_runtime_is_not_called_its_crash(runtime: SubprocessRunner) -> None:
-    before = runtime.call("double", "x")[0]["pid"]
-    with pytest.raises(VerificationError, match=r"does not run: KeyError: 'layerType'$"):
-        runtime.call("stumble", "x")
+    with pytest.raises(VerificationError, match=why):
+        runtime.call(what, "a")
     assert runtime.call("double", "x")[0]["pid"] == before
 
 

@@ -47,7 +47,7 @@ def texts(*lengths: int) -> list[dict[str, torch.Tensor]]:
 def test_a_voice_has_its_noise_as_inputs_of_any_length(tmp_path: Path) -> None:
     model, path = qtool.noise_input(voice()), tmp_path / "voice.onnx"
     sizes = {"ids": {0: "batch", 1: "length"}}
-    quantized = qtool.quantize(model, texts(*range(8, 24)), dynamic=sizes, accuracy="fast")
+    quantized = qtool.quantize(model, texts(8, 13, 18, 23), dynamic=sizes, accuracy="fast")
     quantized.export(path, timing=0)
 
     session = onnxruntime.InferenceSession(path)

@@ -60,9 +60,16 @@ def attentive() -> qtool.QuantizedModel:
     return qtool.quantize(Attentive().eval(), [ids], accuracy="fast", dynamic={"ids": {0: "n"}})
 
 
+@pytest.fixture(scope="module")
+def content(quantized: qtool.QuantizedModel, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("file") / "model.onnx"
+    quantized.export(path, timing=0)
+    return path.read_bytes()
+
+
 @pytest.fixture
-def file(quantized: qtool.QuantizedModel, tmp_path: Path) -> Path:
-    quantized.export(tmp_path / "model.onnx", timing=0)
+def file(content: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "model.onnx").write_bytes(content)
     return tmp_path / "model.onnx"
 
 
