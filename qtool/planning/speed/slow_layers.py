@@ -9,17 +9,21 @@ The time of a whole plan is that sum, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import networkx as nx
+import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.core.ops import Role, row_of
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.speed.costs import CostTable, sizes_in_file
+
+aten = torch.ops.aten
 
 REASON = "faster in float, by the table of costs"
 """Why a layer stays in float. Its gain is a prediction, so no number of it is shown."""
@@ -44,9 +48,15 @@ such a network leave them: long kernels over one channel do. Predicted gains of 
 1.26 of MixNet-S was 0.80, 1.38 of EfficientNet-B0 0.88, 1.44 of MobileViT-XS 0.93 (AVX2, batch 1).
 """
 
+FIRST_GAIN = 1.05
+"""Predicted gain from which the first layer of such a network leaves integers. With it go the
+rounding of the input, its channel of zeros and its change of layout, and a hard-swish that the
+float kernel computes with its results."""
+
 LEAST_TIME = 20_000
 """Nanoseconds of the network in integers below which nothing is changed: calls are most of it."""
 
+_SWISH = (torch_ops.rescale, aten.add.Tensor, aten.clamp.default, aten.mul.Tensor)
 _IMAGES = 4  # dimensions of a batch of images
 _Label = bool
 """True: in integers."""
@@ -111,21 +121,29 @@ def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
     before, without = times.total(integers), times.total(floats)
     if before < LEAST_TIME:
         return {}
-    integers_win = without >= LEAST_SHARE * before
-    if integers_win:
-        near = (n for n in free if not _is_far_slower(*times.nodes[n]))
-        times = replace(times, fixed=times.fixed.union(near))
+    if without >= LEAST_SHARE * before:
+        slow = {n for n in free if times.nodes[n][True] >= FAR * times.nodes[n][False]}
+        first = {n for n in free if _reads_an_input(n)}
+        fused = {n: (0.0, times.nodes[n][True]) for n in _steps_of_swish(first)}
+        fixed = replace(times, fixed=times.fixed | free)
+        front = replace(fixed, nodes={**times.nodes, **fused})
+        kept = min(before, fixed.total(fixed.cheapest()))
+        return _leaving(fixed, before, slow, FAR_GAIN) or _leaving(front, kept, first, FIRST_GAIN)
     labels = times.cheapest()
     best = times.total(labels)
-    if without < WIN * best and not integers_win:
+    if without < WIN * best:
         labels, best = floats, without
-    if before < (FAR_GAIN if integers_win else LEAST_GAIN) * best:
+    if before < LEAST_GAIN * best:
         return {}
     return {node: REASON for node in free if not labels[node]}
 
 
-def _is_far_slower(in_float: float, in_integers: float) -> bool:
-    return in_integers >= FAR * in_float
+def _leaving(times: Times, before: float, layers: Set[fx.Node], gain: float) -> dict[fx.Node, str]:
+    """Return the layers that leave integers alone, where that gains so much over `before`."""
+    limited = replace(times, fixed=times.fixed.difference(layers))
+    labels = limited.cheapest()
+    worth = before >= gain * limited.total(labels)
+    return {n: REASON for n in layers if not labels[n]} if worth else {}
 
 
 def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> Times:
@@ -151,6 +169,31 @@ def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> 
 def _converts(node: fx.Node, labels: Mapping[fx.Node, _Label]) -> bool:
     own = labels.get(node, False)
     return any(labels.get(user, False) is not own for user in node.users)
+
+
+def _reads_an_input(layer: fx.Node) -> bool:
+    source = G.source(layer)
+    if source.target is aten.constant_pad_nd.default:  # of channels, for the integer kernel
+        source = G.source(source)
+    return source.op == "placeholder"
+
+
+def _steps_of_swish(layers: Set[fx.Node]) -> Iterator[fx.Node]:
+    """Yield the steps of a hard-swish behind convolutions (`passes.activations`): float kernels
+    compute it with their results."""
+    for layer in layers:
+        scaled = (n for n in layer.users if n.target is torch_ops.rescale)
+        for steps in map(_chain, scaled):
+            if tuple(step.target for step in steps) == _SWISH and layer in steps[-1].args:
+                yield from steps
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """Return a node and the operators behind it, as long as each has one reader."""
+    chain = [node]
+    while len(chain[-1].users) == 1 and len(chain) < len(_SWISH):
+        chain += chain[-1].users
+    return chain
 
 
 def _is_layer(node: fx.Node) -> bool:

@@ -136,6 +136,25 @@ def test_where_integers_win_as_they_are_nothing_changes() -> None:
     assert convolutions(planned(model, 2, 16, 56, 56)) == [Execution.INTEGER] * 7
 
 
+def image_network(stem: int, width: int, activation: nn.Module) -> nn.Module:
+    wide = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+    first = nn.Conv2d(3, stem, 3, stride=2, padding=1)
+    return nn.Sequential(first, activation, nn.Conv2d(stem, width, 3, stride=4), *wide).eval()
+
+
+@pytest.mark.parametrize(
+    ("stem", "width", "activation", "leaves"),
+    [(16, 128, nn.Hardswish(), 1), (16, 192, nn.Hardswish(), 1), (16, 192, nn.ReLU(), 0),
+     (32, 128, nn.ReLU(), 0), (16, 384, nn.Hardswish(), 0)],
+)  # fmt: skip
+def test_a_first_layer_leaves_alone_where_that_gains(
+    stem: int, width: int, activation: nn.Module, leaves: int
+) -> None:
+    """Also by the hard-swish that a float kernel computes with its results."""
+    kinds = convolutions(planned(image_network(stem, width, activation), 2, 3, 112, 112))
+    assert kinds == [Execution.WEIGHTS] * leaves + [Execution.INTEGER] * (4 - leaves)
+
+
 def test_a_recipe_decides_otherwise_for_all_layers_or_for_one() -> None:
     everything = planned(chain(16), 2, 16, 56, 56, recipe=Recipe(slow_layers="integer"))
     assert convolutions(everything) == [Execution.INTEGER] * 4
