@@ -184,11 +184,11 @@ def test_no_call_compares_with_other_weights_unless_asked_to(
 
 
 def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
-    """Weights of inputs that do not count move by up to a step, of 108 rows, 100 columns."""
+    """Weights of inputs that do not count move by up to a step, of 108 rows, 104 columns."""
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(100, 64)).eval()
-    noise = 0.003 * torch.randn(256, 100)
-    x = torch.randn(256, 3) @ torch.randn(3, 100) + noise
+    model = torch.nn.Sequential(torch.nn.Linear(104, 64)).eval()
+    noise = 0.01 * torch.randn(256, 104)
+    x = torch.randn(256, 3) @ torch.randn(3, 104) + noise
     qtool.capture_model(model, x).export_float(tmp_path / "float.onnx")
     qtool.quantize(model, [x], recover=["gptq"]).export(tmp_path / "int8.onnx")
     floats = list(open_file(tmp_path / "float.onnx").constants())
