@@ -1,7 +1,5 @@
 """Estimates of what each quantized tensor makes of the error, compared with runs."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -10,6 +8,7 @@ import qtool
 from qtool.algorithms import error_estimates, sensitive_layers
 from qtool.algorithms.error_sources import ErrorSource, errors_alone
 from qtool.algorithms.sensitive_layers import _Network
+from tests.algorithms.search_cost import measured_sources
 
 
 class Residual(nn.Module):
@@ -82,24 +81,6 @@ def test_nothing_is_known_of_tensors_in_front_of_a_rounding(
 
 
 def test_fewer_tensors_are_measured_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[int] = []
-    worst: list[Any] = []
-    worst_sources = sensitive_layers._worst_sources
-
-    def count(run: Any, compared: Any, batches: Any, sources: Any) -> list[float]:
-        measured.append(len(sources))
-        return errors_alone(run, compared, batches, sources)
-
-    def keep(network: Any, poor: bool) -> Any:
-        worst.append(worst_sources(network, poor))
-        return worst[-1]
-
-    monkeypatch.setattr(sensitive_layers, "errors_alone", count)
-    monkeypatch.setattr(sensitive_layers, "_worst_sources", keep)
-    monkeypatch.setattr(sensitive_layers, "POOR_DB", 200.0)
-    monkeypatch.setattr(sensitive_layers, "GOOD_DB", 200.0)
-    monkeypatch.setattr(sensitive_layers, "BUDGET", 1.0)
-    monkeypatch.setattr(sensitive_layers, "TRIED", 2)
     torch.manual_seed(0)
     layers = [nn.Conv2d(16, 16, 3, padding=1) for _ in range(12)]
     for layer in layers:
@@ -107,11 +88,8 @@ def test_fewer_tensors_are_measured_with_the_same_result(monkeypatch: pytest.Mon
     body = [part for layer in layers for part in (layer, nn.ReLU())]
     model = nn.Sequential(nn.Conv2d(3, 16, 3), *body, nn.Conv2d(16, 4, 1)).eval()
     data = [torch.randn(8, 3, 12, 12) for _ in range(3)]
-    counts = []
-    for likely in (8, 1000):
-        monkeypatch.setattr(sensitive_layers, "LIKELY", likely)
-        qtool.quantize(model, data, recover=["sensitive-layers"])
-        counts.append(sum(measured))
-        measured.clear()
-    assert worst[0] == worst[1] != []
-    assert 2 * counts[0] < counts[1]
+    settings = {"POOR_DB": 200.0, "GOOD_DB": 200.0, "BUDGET": 1.0, "TRIED": 2}
+    few, worst = measured_sources(monkeypatch, model, data, LIKELY=8, **settings)
+    many, same = measured_sources(monkeypatch, model, data, LIKELY=1000, **settings)
+    assert worst == same != []
+    assert 2 * few < many

@@ -18,6 +18,7 @@ from qtool.algorithms.sensitive_layers import BUDGET
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import Execution
+from tests.algorithms.search_cost import measured_sources
 
 OUTLIER = 3000.0
 NOTE = "in float, for most of the error was theirs"
@@ -120,19 +121,6 @@ def test_the_input_that_makes_most_of_a_smaller_error_stays_float_where_costs_ar
 
 
 def test_groups_of_small_error_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, worst = [], []
-    alone, worst_sources = sensitive_layers.errors_alone, sensitive_layers._worst_sources
-
-    def count(run: Any, compared: Any, batches: Any, sources: Any) -> list[float]:
-        measured.append(len(sources))
-        return alone(run, compared, batches, sources)
-
-    def keep(network: Any, poor: bool) -> Any:
-        worst.append(worst_sources(network, poor))
-        return worst[-1]
-
-    monkeypatch.setattr(sensitive_layers, "errors_alone", count)
-    monkeypatch.setattr(sensitive_layers, "_worst_sources", keep)
     torch.manual_seed(0)
     data = [1000 + 30 * torch.randn(24, 1, 12, 12) for _ in range(3)]
     network = Counts()
@@ -141,14 +129,10 @@ def test_groups_of_small_error_are_measured_as_one(monkeypatch: pytest.MonkeyPat
         nn.init.dirac_(layer.weight)
         network.body.extend([nn.Tanh(), layer])
     network.eval()
-    counts = []
-    for groups in (sensitive_layers.GROUPS, ()):
-        monkeypatch.setattr(sensitive_layers, "GROUPS", groups)
-        qtool.quantize(network, data, recover=["sensitive-layers"])
-        counts.append(sum(measured))
-        measured.clear()
-    assert worst[0] == worst[1] != []
-    assert counts[0] < counts[1]
+    many, same = measured_sources(monkeypatch, network, data, GROUPS=())
+    few, worst = measured_sources(monkeypatch, network, data)
+    assert worst == same != []
+    assert few < many
 
 
 class Pooled(nn.Module):
