@@ -1,12 +1,14 @@
 """Paths through the code, counted by a tracer: of data, and of one convolution.
 
-    python benchmarks/paths.py [report] [quantize] [convolution]
+    python benchmarks/paths.py [report] [report-of-module] [quantize] [convolution]
 
 Each runs in a process of its own, without a change of the library: an older tree is counted with
 PYTHONPATH=TREE, in which qtool/cli is a link to ../cli.
 
 `report` and `quantize`: the functions that the data of a command passes through, the evaluation
-data of `qtool report FILE` and the calibration data of `qtool quantize MODEL`.
+data of `qtool report FILE --model FLOAT` and the calibration data of `qtool quantize MODEL`.
+FLOAT is a file; of `report-of-module` it is a module in Python, which is captured with the data's
+first samples, and whose layers are measured, too.
 
 - The *stream* is what `load_data` returned, and a container, an iterator, a generator or a value
   of qtool that holds it.
@@ -30,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -56,6 +59,7 @@ DEPTH, ENTRIES = 4, 8  # nested containers, entries of each
 BUILT_IN = ("builtins", "itertools")
 BATCH = 32  # samples, as the command line has it
 LAYER, LAYER_DEPTH = "the_convolution", 2
+COMMANDS = ("report", "report-of-module", "quantize")
 STEPS = ("plan", "convert", "write and verify")
 
 NETWORK = """
@@ -194,8 +198,12 @@ def trace_data(command: str) -> dict[str, Tracer]:
     if command == "quantize":
         return _traced("collect_statistics", made)
     qtool.cli.main(made, standalone_mode=False)
+    model = "network_of_path:net"
+    if command == "report":
+        net = importlib.import_module("network_of_path").net()
+        torch.onnx.export(net, (torch.zeros(2, 3, 8, 8),), model := "float.onnx")
     options = ["--data", "evaluation.npz", "--labels", "labels", "-o", "out", "--seconds", "0.1"]
-    return _traced(None, ["report", "net.onnx", "--model", "network_of_path:net", *options])
+    return _traced(None, ["report", "net.onnx", "--model", model, *options])
 
 
 def _traced(last: str | None, arguments: list[str]) -> dict[str, Tracer]:
@@ -298,8 +306,7 @@ def print_convolution() -> None:
 
 
 PATHS: Mapping[str, Callable[[], None]] = {
-    "report": lambda: print_data("report"),
-    "quantize": lambda: print_data("quantize"),
+    **{command: partial(print_data, command) for command in COMMANDS},
     "convolution": print_convolution,
 }
 
