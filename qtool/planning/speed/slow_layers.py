@@ -124,7 +124,8 @@ def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
     if without >= LEAST_SHARE * before:
         slow = {n for n in free if times.nodes[n][True] >= FAR * times.nodes[n][False]}
         first = {n for n in free if _reads_an_input(n)}
-        fused = {n: (0.0, times.nodes[n][True]) for n in _steps_of_swish(first)}
+        steps = (n for n in _steps_of_swish(first) if n in times.nodes)  # a rule may move some
+        fused = {n: (0.0, times.nodes[n][True]) for n in steps}
         fixed = replace(times, fixed=times.fixed | free)
         front = replace(fixed, nodes={**times.nodes, **fused})
         kept = min(before, fixed.total(fixed.cheapest()))

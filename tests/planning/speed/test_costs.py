@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+import qtool
 from qtool.core import graph as G
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.planner import make_plan
@@ -153,6 +154,18 @@ def test_a_first_layer_leaves_alone_where_that_gains(
     """Also by the hard-swish that a float kernel computes with its results."""
     kinds = convolutions(planned(image_network(stem, width, activation), 2, 3, 112, 112))
     assert kinds == [Execution.WEIGHTS] * leaves + [Execution.INTEGER] * (4 - leaves)
+
+
+def test_a_rule_may_leave_any_step_of_a_hard_swish_in_float() -> None:
+    model = image_network(16, 192, nn.Hardswish())
+    captured = qtool.capture_model(model, torch.zeros(2, 3, 112, 112))
+    integers = captured.plan(recipe={"slow_layers": "integer"}).nodes
+    steps = [d.node for d in integers if d.op != "conv"]
+    assert len(steps) > 3
+    for step in steps:
+        decision = captured.plan(recipe={"rules": [{"select": step, "as": "float"}]}).decision(step)
+        assert decision is not None
+        assert decision.execution is Execution.FLOAT
 
 
 def test_a_recipe_decides_otherwise_for_all_layers_or_for_one() -> None:
