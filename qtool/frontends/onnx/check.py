@@ -27,7 +27,7 @@ from qtool.core.graph.float_tolerance import (
 from qtool.core.remedies import OtherFile, Remedy
 from qtool.core.types import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule, Values
-from qtool.frontends.onnx.open_dimensions import clear_unnamed
+from qtool.frontends.onnx.open_dimensions import clear_unnamed, clear_wrong_ranks
 from qtool.frontends.onnx.runtime_values import DRAWS, run_file
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
@@ -126,13 +126,14 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
 def _normalize(model: onnx.ModelProto) -> None:
     """Add the default axes of MeanVarianceNormalization, which shape inference needs; remove empty
     inputs at the end, which crash ONNX Runtime's layout pass on a LayerNormalization; clear the
-    sizes of open dimensions."""
+    sizes of open dimensions and wrong ranks."""
     clear_unnamed(model)
     for node in nested_nodes(model.graph.node):
         while node.input and not node.input[-1]:
             node.input.pop()
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+    clear_wrong_ranks(model)
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -1,7 +1,8 @@
 """The dimensions of a file's tensors that are open: their size is known at run time only.
 
 Exporters write them without a size, as `dim_value` -1 or 0 (Paddle2ONNX, Keras), or with a name of
-their own making ("?", "p2o.DynamicDimension.1", "unk__6"), which says nothing to a reader.
+their own making ("?", "p2o.DynamicDimension.1", "unk__6"), which says nothing to a reader. Inside a
+Loop or an If they may state another rank than a result has (Paddle2ONNX).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
+from qtool.backends.onnx.nested_graphs import all_graphs, inner_graphs, nested_nodes
+from qtool.backends.onnx.storage import fits_one_message, outline
 
 _NO_NAME = re.compile(
     r"[^A-Za-z]*|none|nan|unk(nown)?_*\d*|(p2o\.)?DynamicDimension\.\d+", re.IGNORECASE
@@ -26,6 +28,20 @@ def clear_unnamed(model: onnx.ModelProto) -> None:
             fixed = dim.HasField("dim_value")
             if dim.dim_value < 1 if fixed else _NO_NAME.fullmatch(dim.dim_param):
                 dim.Clear()
+
+
+def clear_wrong_ranks(model: onnx.ModelProto) -> None:
+    """Clear the shapes of results inside control flow if one contradicts its node: ONNX Runtime
+    runs such files, and the checker refuses them."""
+    _, *inner = all_graphs(model.graph)
+    try:
+        if inner:
+            onnx.shape_inference.infer_shapes(
+                model if fits_one_message(model) else outline(model), strict_mode=True
+            )
+    except onnx.shape_inference.InferenceError:
+        for info in (i for graph in inner for i in (*graph.output, *graph.value_info)):
+            info.type.tensor_type.ClearField("shape")
 
 
 def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto]:

@@ -36,6 +36,12 @@ KEPT = {  # text -> the operators that the float file has behind the first layer
         {LAST}""",
         ["ReduceSum", "Neg", "Greater", "If", "Conv"],
     ),
+    "a branch that states another rank than it has": (
+        f"""s = ReduceSum <keepdims = 0> (h) s2 = Neg (s) c = Greater (s, s2)
+        r = If (c) <then_branch = yes () => (float t) {{ t = Mul (h, s) }},
+            else_branch = no () => (float e) {{ e = Relu (h) }}> {LAST}""",
+        ["ReduceSum", "Neg", "Greater", "If", "Conv"],
+    ),
     "a loop over what lies outside": (
         f"""n = Constant <value_int = 3> () c = Constant <value = bool {{1}}> ()
         s = ReduceMean <keepdims = 0> (h)
