@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import qtool
 from qtool.core.errors import DataError
-from tests.metrics.outputs_of_networks import NETWORKS, inputs_of, model_of
+from tests.metrics.outputs_of_networks import NETWORKS, Network, inputs_of, model_of
 
 FORECAST, SELECTION = "forecast of six steps", "transformer detector with the best queries"
 LABELLED = "classifier, by the user's labels"
@@ -132,3 +132,22 @@ def test_steps_that_judge_leave_out_rows_that_values_decide() -> None:
     assert [note for note in model.notes if "failure" in note] == []
     assert [each.output for each in model.fidelity.outputs] == ["output_1"]
     assert "values decide how many rows 'output_0' has" in str(model.fidelity)
+
+
+def test_a_size_that_is_computed_from_values_decides_rows(tmp_path: Path) -> None:
+    """As a decoder in a loop cuts what it has written."""
+    network = Network(
+        "(float[N,12,16] x, float[16,8] w0) => (float[N,K,8] steps, float[N,12,8] all)",
+        "all = MatMul(x, w0) m = ReduceMax<keepdims=0>(all) t = Constant<value_float=2.0>() "
+        "p = Mul(m, t) c = Cast<to=7>(p) a = Constant<value_ints=[1]>() "
+        "a0 = Constant<value_ints=[0]>() u = Unsqueeze(c, a0) e = Add(u, a) "
+        "steps = Slice(all, a0, e, a)",
+        {},
+    )
+    onnx.save(model_of(network), tmp_path / "net.onnx")
+    batches = [torch.randn(1, 12, 16) * k for k in (1, 2) for _ in range(20)]
+    file = qtool.load_model(tmp_path / "net.onnx")
+    model = qtool.quantize(file, batches, recover=["gptq", "sensitive-layers"])
+    assert [note for note in model.notes if "failure" in note] == []
+    assert [each.output for each in model.fidelity.outputs] == ["all"]
+    assert "values decide how many rows 'steps' has" in str(model.fidelity)
