@@ -25,6 +25,7 @@ from onnx import helper
 
 from qtool.backends.onnx.graph_macs import model_macs
 from qtool.backends.onnx.loops import DeadlineError, run_within
+from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.core.errors import CaptureError
 from qtool.core.graph.file_parts import FilePart, TensorSizes, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
@@ -70,6 +71,10 @@ class OnnxSubgraph:
         return tuple((TORCH_TYPES[t.elem_type], len(t.shape.dim)) for t in types)
 
     @cached_property
+    def _has_scan(self) -> bool:
+        return any(n.op_type == "Scan" for n in nested_nodes(self.model.graph.node))
+
+    @cached_property
     def kind(self) -> str:
         """Its operators for messages: "TopK", "SplitToSequence+ConcatFromSequence"."""
         return "+".join(dict.fromkeys(n.op_type for n in self.model.graph.node))
@@ -80,6 +85,8 @@ class OnnxSubgraph:
         Raises:
             CaptureError: the runtime rejects the nodes or fails on these values.
         """
+        if self._has_scan and not all(a.size for a in arrays):  # it may end the process
+            raise CaptureError(f"{self.model.graph.name} ({self.kind}) scans an empty sequence")
         types = tuple((helper.np_dtype_to_tensor_dtype(a.dtype), None) for a in arrays)
         try:
             feed = dict(zip(self.inputs, map(np.ascontiguousarray, arrays), strict=True))

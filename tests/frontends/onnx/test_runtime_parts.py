@@ -249,3 +249,17 @@ def test_sizes_that_an_operator_does_not_take_are_said(tmp_path: Path) -> None:
     assert capture_model(model, torch.ones(3, 4)).graph.module(torch.ones(5, 4)).shape == (4, 8)
     with pytest.raises(CaptureError, match=r"cannot run y \(Concat\).*\[1, 4\].*of other sizes"):
         capture_model(model, torch.ones(1, 4))
+
+
+def test_a_scan_over_no_steps_is_not_run() -> None:
+    """ONNX Runtime 1.32 divides by the number of steps, which ends the process."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> scan (float[N] s, float[N,T] x)
+        => (float[N] e, float[N,T] y) {
+        e, y = Scan <num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1],
+            body = step (float[N] a, float[N] c) => (float[N] d, float[N] f) {
+                d = Add(a, c) f = Identity(d) }> (s, x) }"""
+    part = OnnxSubgraph(onnx.parser.parse_model(text))
+    state = np.zeros(3, np.float32)
+    assert [a.shape for a in part.run([state, np.ones((3, 2), np.float32)])] == [(3,), (3, 2)]
+    with pytest.raises(CaptureError, match="scans an empty sequence"):
+        part.run([state, np.ones((3, 0), np.float32)])
