@@ -2,8 +2,9 @@
 
 A function that infers the output sizes for integer input sizes (a runtime) is called at several
 points. The expression that fits all of them is used: a constant, a size, a size times or plus a
-number, a sum or a product of two sizes, or an affine function of one. What is equal at near points
-may rise further away, by a frame for each hop of samples: the hop gives more points.
+number, a sum or a product of two sizes, an affine function of one, or a multiple of it. What is
+equal at near points may rise further away, by a frame for each hop of samples, or by all samples of
+a frame: the hop gives more points. Sizes of 0 are no points: runtimes fail on them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
+from math import gcd
 
 import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch
@@ -47,6 +49,7 @@ def symbolic_sizes(infer: InferSizes, shapes: Shapes) -> list[tuple[Size | None,
     points = list(_sample_points(infer, shapes, symbolic))
     if not points:  # sizes are valid only at those of the capture: raises the reason
         infer([tuple(_at(s, _hints(symbolic)) for s in shape) for shape in shapes])
+        raise CaptureError("an input is empty at the sizes of the example")
     terms = list({str(s): s.node.expr for s in symbolic}.values())
     points += _far_points(infer, shapes, _hints(symbolic), [sizes for _, sizes in points])
     first = points[0][1]
@@ -72,8 +75,9 @@ def _sample_points(
 
 
 def _sizes_at(infer: InferSizes, shapes: Shapes, values: Values) -> list[Sizes] | None:
+    at = [tuple(_at(s, values) for s in shape) for shape in shapes]
     try:
-        return infer([tuple(_at(s, values) for s in shape) for shape in shapes])
+        return infer(at) if all(map(all, at)) else None
     except CaptureError:
         return None
 
@@ -148,9 +152,11 @@ def _candidates(terms: list[sympy.Expr], points: list[tuple[Values, int]]) -> It
         along_term, first = [int(term.xreplace(values)) for values, _ in points], points[0][1]
         low, rises = along_term[0], [size - first for _, size in points]
         others = [(a - low, up) for a, up in zip(along_term, rises, strict=True)]
-        for slope in dict.fromkeys(sympy.Rational(up, along) for along, up in others if along):
-            p, q = int(slope.p), int(slope.q)
-            for offset in range(q):
-                steps = [(p * a + offset) // q for a in along_term]
-                if all(s - steps[0] == up for s, up in zip(steps, rises, strict=True)):
-                    yield FloorDiv(p * term + offset, q) + first - steps[0]
+        for step in dict.fromkeys((1, gcd(*rises))):  # of all frames, or of their samples
+            slopes = (sympy.Rational(up // step, along) for along, up in others if along)
+            for p, q in dict.fromkeys((int(s.p), int(s.q)) for s in slopes):
+                for offset in range(q):
+                    frames = [(p * a + offset) // q for a in along_term]
+                    grown = [step * (f - frames[0]) for f in frames]
+                    if grown == rises:
+                        yield step * (FloorDiv(p * term + offset, q) - frames[0]) + first

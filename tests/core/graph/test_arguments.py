@@ -85,6 +85,29 @@ def test_frames_of_a_sound_rise_by_one_per_hop(hop: int, length: int) -> None:
         assert (batch.node.expr.subs(at), frames.node.expr.subs(at)) == (5, n // hop)
 
 
+@pytest.mark.parametrize(("hop", "length"), [(160, 8000), (441, 9001), (12, 40)])
+def test_samples_of_whole_frames_rise_by_a_hop(hop: int, length: int) -> None:
+    """As where a network cuts what is left of a sound."""
+    shape = sizes(2, length)
+    ((whole,),) = symbolic_sizes(lambda given: [(given[0][1] // hop * hop - 5,)], [shape])
+    for n in (hop, length - 1, length, 3 * length + 7):
+        assert whole.node.expr.subs({shape[1].node.expr: n}) == n // hop * hop - 5
+
+
+def test_an_empty_input_is_no_point() -> None:
+    """ONNX Runtime ends the process on some, and gives other sizes on others."""
+    shape = sizes(2, 6)
+    asked: list[Any] = []
+
+    def infer(given: Any) -> Any:
+        asked.append(given)
+        return [(given[0][0],)]
+
+    with pytest.raises(CaptureError, match="empty at the sizes of the example"):
+        symbolic_sizes(infer, [[shape[0], shape[1] // 100]])
+    assert len(asked) == 1
+
+
 def test_what_nothing_fits_is_known_when_the_model_runs() -> None:
     assert symbolic_sizes(lambda given: [(given[0][0] ** 3,)], [sizes(6, 11)]) == [(None,)]
 
