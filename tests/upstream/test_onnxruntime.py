@@ -133,6 +133,16 @@ def test_gru_of_no_features_ends_the_process(tmp_path: Path) -> None:
     assert _ends_the_process(gru, tmp_path, {"x": (3, 1, 0), "w": (1, 6, 0), "r": (1, 6, 2)})
 
 
+def test_scan_over_no_steps_ends_the_process(tmp_path: Path) -> None:
+    scan = model(
+        """(float[3] s, float[3, T] x) => (float[3] e, float[3, T] y) {
+        e, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+            body = step (float[3] a, float[3] c) => (float[3] d, float[3] f)
+            { d = Add (a, c) f = Identity (d) }> (s, x) }"""
+    )
+    assert _ends_the_process(scan, tmp_path, {"s": (3,), "x": (3, 0)})
+
+
 def test_an_addition_and_a_layer_norm_become_one_node(tmp_path: Path) -> None:
     for addition, operators in (
         ("Add", ["SkipLayerNormalization"]),
