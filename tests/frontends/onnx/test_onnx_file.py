@@ -372,6 +372,19 @@ def test_calibration_files_fit_files(small: Path, tmp_path: Path) -> None:
     assert found.graph.inputs[0].shape[0] == "N"
 
 
+@pytest.mark.parametrize(("version", "noted"), [(3, False), (8, True)])
+def test_weights_as_inputs_are_noted(version: int, noted: bool, tmp_path: Path) -> None:
+    """CenterFace of a package: 15 ms in float, and 1.8 ms with weights as initializers alone."""
+    model = behind_conv("y0 = Relu (h)", opset=8)
+    model.ir_version = version
+    for stored in model.graph.initializer:
+        info = helper.make_tensor_value_info(stored.name, stored.data_type, stored.dims)
+        model.graph.input.append(info)
+    notes = quantize(loaded(model, tmp_path), [torch.randn(32, 3, 8, 8)], recover=[]).notes
+    text = "the float file lists 2 weights as inputs"
+    assert any(note.startswith(text) for note in notes) is noted
+
+
 def test_a_fixed_batch_stays_fixed(tmp_path: Path) -> None:
     file = tmp_path / "fixed.onnx"
     file.write_bytes(exported(False))
