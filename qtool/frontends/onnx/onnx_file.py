@@ -119,7 +119,7 @@ def _load(file: Path, whole: bool, fixed: Mapping[str, Any]) -> OnnxModule:
 
 def _note_on_inputs(model: onnx.ModelProto) -> Iterator[str]:
     """Yield a note if weights are inputs, as exporters wrote them up to 2019: ONNX Runtime neither
-    folds nor packs what a caller could replace. Before IR version 4 nobody could."""
+    folds nor packs what a caller can replace, as from IR version 4 on."""
     stored = {i.name for i in model.graph.initializer}
     count = sum(i.name in stored for i in model.graph.input)
     if count and model.ir_version >= 4:
