@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -68,7 +69,7 @@ often the largest layer."""
 
 WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
-FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
+FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones; choices alike
 TRIED = 16  # choices
 LIKELY = 4 * TRIED  # sources that are measured, of more the worst by an estimate
 JUDGES = 32  # held-out samples, on which the plan may not be worse
@@ -95,6 +96,18 @@ class _Choice:
     def with_source(self, source: ErrorSource) -> _Choice:
         own = frozenset(n for n in source.nodes if f"{n}.weight" in source.points)
         return _Choice(self.nodes | source.nodes, self.weights | own)
+
+
+class _Error(NamedTuple):
+    """Largest relative squared error of a compared value.
+
+    Attributes:
+        few: of the first `FEW` batches; infinite where there are no more.
+        whole: of all of them.
+    """
+
+    few: float
+    whole: float
 
 
 Budget = Callable[[_Choice, QuantPlan], bool]
@@ -129,20 +142,24 @@ class _Network:
         """Return the share of a source for its work."""
         return source.share / max(1.0, self.work_of(source.nodes))
 
-    def error(self, points: Set[str]) -> float:
-        """Return the largest relative squared error of a compared value with these points on."""
-        pairs = zip(self._real, self.batches, strict=True)
-        values = [(real, self._values(batch, points)) for real, batch in pairs]
-        return worst_error(values, list(self.compared.values()))
+    def error(self, points: Set[str], most: float = math.inf) -> _Error:
+        """Return the error with these points on; infinite if few batches have above `most`."""
+        pairs, evidence = [], list(self.compared.values())
+        few = math.inf
+        for real, batch in zip(self._real, self.batches, strict=True):
+            pairs.append((real, self._values(batch, points)))
+            if len(pairs) == FEW and (few := worst_error(pairs, evidence)) > most:
+                return _Error(few, math.inf)
+        return _Error(few, worst_error(pairs, evidence))
 
     def _values(self, batch: Batch, points: Set[str]) -> list[torch.Tensor]:
         values = dict(self.run.stream(batch, points, self.compared))
         return [values[name] for name in self.compared]
 
-    def error_of(self, plan: QuantPlan) -> float:
-        """Return the error with the points of another plan of the same graph."""
+    def error_of(self, plan: QuantPlan, most: float) -> _Error:
+        """Return the error with the points of another plan of the same graph, as `error` does."""
         dropped = {p.name for p in self.state.plan} - {p.name for p in plan}
-        return self.error(self.run.points - dropped)
+        return self.error(self.run.points - dropped, most)
 
     def plan(self, choice: _Choice) -> QuantPlan | None:
         """Return the plan with layers in float; None where it needs ranges that are not known."""
@@ -183,12 +200,12 @@ def propose(state: ConversionState) -> ConversionState:
     if not network.batches:
         return state
     before = network.error(network.run.points)
-    if _decibels(before) >= GOOD_DB:
+    if _decibels(before.whole) >= GOOD_DB:
         return state
-    poor = _decibels(before) < POOR_DB
+    poor = _decibels(before.whole) < POOR_DB
     sources = _worst_sources(network, poor)
     plan, choice, error = _choose(network, sources, before, _budget(network, poor))
-    if plan is None or _decibels(error) - _decibels(before) < WORTH_DB:
+    if plan is None or _decibels(error) - _decibels(before.whole) < WORTH_DB:
         return state
     layers = quantity(len(choice.nodes), "layer")
     note = f"{layers} computes" if len(choice.nodes) == 1 else f"{layers} compute"
@@ -219,7 +236,7 @@ def _budget(network: _Network, poor: bool) -> Budget:
 
 
 def _choose(
-    network: _Network, sources: Sequence[ErrorSource], error: float, budget: Budget
+    network: _Network, sources: Sequence[ErrorSource], error: _Error, budget: Budget
 ) -> tuple[QuantPlan | None, _Choice, float]:
     """Return the plan with the layers in float that pay, these layers, and the error; None: none.
 
@@ -235,10 +252,10 @@ def _choose(
         plan = network.plan(choice) if choice != chosen else None
         if plan is None or not budget(choice, plan):
             continue
-        new = network.error_of(plan)
-        if _decibels(new) - _decibels(error) >= STEP_DB:
+        new = network.error_of(plan, error.few * 10 ** (-STEP_DB / 20))  # half a step
+        if _decibels(new.whole) - _decibels(error.whole) >= STEP_DB:
             best, chosen, error = plan, choice, new
-    return best, chosen, error
+    return best, chosen, error.whole
 
 
 def _worst_sources(network: _Network, poor: bool) -> list[ErrorSource]:

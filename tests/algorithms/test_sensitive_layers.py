@@ -1,6 +1,7 @@
 """Layers that make most of the error compute in float; good networks stay in integers."""
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,31 @@ def test_a_large_layer_keeps_codes_where_the_error_is_smaller(
     last = frozenset({"body.3"})
     assert allows(sensitive_layers._Choice(last), state.plan)
     assert not allows(sensitive_layers._Choice(last, weights=last), state.plan)
+
+
+def test_a_choice_without_a_gain_on_few_batches_runs_on_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a large network a batch is one sample."""
+    monkeypatch.setattr(sensitive_layers, "MEMORY", 0)
+    network, data = captured(), [images(i) for i in range(3)]
+    calibration = qtool.calibrate(network, data)
+    state = ConversionState.start(network, network.plan(), calibration).solved()
+    measured = sensitive_layers._Network(state)
+    points = measured.run.points
+    few, whole = measured.error(points)
+    assert 0 < whole < math.inf
+    assert measured.error(points, few) == (few, whole)
+    runs = list[int]()
+    values = sensitive_layers._Network._values
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        runs.append(1)
+        return values(self, *arguments)
+
+    monkeypatch.setattr(sensitive_layers._Network, "_values", counted)
+    assert measured.error(points, few / 2) == (few, math.inf)
+    assert len(runs) == sensitive_layers.FEW < len(measured.batches)
 
 
 def test_a_good_network_stays_in_integers() -> None:
