@@ -102,8 +102,8 @@ class _Error(NamedTuple):
     """Largest relative squared error of a compared value.
 
     Attributes:
-        few: of the first `FEW` batches; infinite where there are no more.
-        whole: of all of them.
+        few: error of the first `FEW` batches; infinite where there are no more.
+        whole: error of all batches.
     """
 
     few: float
