@@ -107,12 +107,20 @@ class PerturbedInterpreter(fx.Interpreter):
         result = self.known[n]() if n in self.known else super().run_node(n)
         if self.exact or n.op == "output":
             return result
+        if isinstance(result, torch.Tensor) and result.is_complex():
+            return self._perturb_spectrum(result, -2 if n.target is aten.stft.default else -1)
         size: torch.Tensor | float = 0.0
         if n.op == "call_function" and n.target in INTERMEDIATE_SIZES:
             size = INTERMEDIATE_SIZES[n.target](n, self.fetch_args_kwargs_from_env(n)[0][0])
         elif str(n.target) in _GATED:
             size = 1.0
         return pytree.tree_map(lambda x: self._perturb(x, size), result)
+
+    def _perturb_spectrum(self, x: torch.Tensor, axis: int) -> torch.Tensor:
+        """Perturb by the last bit of the largest bin of each frame, of which every bin is a sum:
+        rounding errors of the terms add up as a random walk does."""
+        size = 2 * x.shape[axis] ** 0.5 * x.abs().amax(axis, keepdim=True)[..., None]
+        return torch.view_as_complex(self._perturb(torch.view_as_real(x), size))
 
     def _perturb(self, x: Any, size: torch.Tensor | float) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():

@@ -271,6 +271,29 @@ def test_what_moves_and_what_does_not() -> None:
     assert 1e-9 < float((moved - still).abs().max()) < 2e-7
 
 
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bins = torch.stft(x, 64, 64, window=torch.ones(64), center=False, return_complex=True)
+        return torch.view_as_real(bins)
+
+
+def test_a_bin_of_a_spectrum_rounds_as_the_largest_of_its_frame() -> None:
+    """A loud frame and a quiet one, each a tone: nearly all bins are near zero."""
+    tone = torch.sin(torch.arange(64) * torch.pi / 4)
+    x = torch.cat([tone, tone / 1000])[None]
+    module = torch.export.export(Spectrum(), (x,)).module()
+    assert isinstance(module, torch.fx.GraphModule)
+    run = PerturbedInterpreter(module)
+    run.exact = True
+    (still,) = run.outputs((x,), {})
+    run.exact = False
+    (moved,) = run.outputs((x,), {})
+    loud, quiet = (moved - still)[0, 20:].abs().mean((0, 2))
+    largest = float(still.abs().max())
+    assert 1e-7 * largest < float(loud) < 1e-6 * largest
+    assert 500 < float(loud / quiet) < 2000
+
+
 def test_what_is_in_front_of_known_results_is_not_run_again() -> None:
     graph = qtool.capture_model(Tiny().eval(), torch.randn(4, 8)).graph
     x, called = torch.randn(4, 8), []
