@@ -26,11 +26,13 @@ VIEWS, SELECT = frozenset(_VIEWS.split()), frozenset(_SELECT.split())
 """Operators behind which an output is what it was before; whose number of rows values decide."""
 IN_LAYER = VIEWS | frozenset(_POINTWISE.split())
 """Operators behind which an output still comes from the same layer."""
-_FIXED = frozenset({"shape", "size", "symsize", "symsizeint"})
-"""Operators whose results do not depend on the values of what they read."""
-_OF_SIZES = frozenset(["arange", "constantofshape", "full", "ones", "range", "zeros"])
-_RESIZED = frozenset(["expand", "pad", "repeat", "reshape", "slice", "tile", "view"])
-"""Operators that read sizes alone, and behind the values."""
+_FIXED = frozenset(
+    "arange constantofshape ones range shape size symsize symsizeint zeros".split()  # noqa: SIM905
+)
+"""Operators whose results do not depend on the values of what they read: sizes, and positions up to
+a size, which mask values that have as many."""
+_SIZED = frozenset({"expand", "pad", "repeat", "reshape", "slice", "tile", "view"})
+"""Operators that read sizes behind the values."""
 _WRITES = ("scatter", "indexput", "maskedscatter", "maskedfill")
 """Operators whose results have the rows of their first input."""
 _RECURRENT = ("lstm", "gru", "rnn")
@@ -145,8 +147,9 @@ def row_selections(nodes: Iterable[Operator], inputs: Iterable[str]) -> dict[str
         data.update(node.outputs)
         read = node.inputs[:1] if node.kind.startswith(_WRITES) else node.inputs
         known = {rows[name] for name in read if name in rows}
-        sized = node.kind in _RESIZED and not data.isdisjoint(node.inputs[1:])
-        if sized or node.kind in _OF_SIZES | SELECT or BY_VALUES in known:
+        values, *sizes = node.inputs
+        sized = node.kind in _SIZED and values in data and not data.isdisjoint(sizes)
+        if sized or node.kind in SELECT or BY_VALUES in known:
             own = BY_VALUES
         else:
             own = node.selected or max(known, default=0)

@@ -10,6 +10,7 @@ import torch
 from onnx import numpy_helper
 
 import qtool
+from qtool.backends.formats import open_file
 from qtool.core.errors import DataError
 from tests.metrics.outputs_of_networks import NETWORKS, Network, inputs_of, model_of
 
@@ -132,6 +133,21 @@ def test_steps_that_judge_leave_out_rows_that_values_decide() -> None:
     assert [note for note in model.notes if "failure" in note] == []
     assert [each.output for each in model.fidelity.outputs] == ["output_1"]
     assert "values decide how many rows 'output_0' has" in str(model.fidelity)
+
+
+def test_positions_up_to_a_computed_size_are_a_mask(tmp_path: Path) -> None:
+    """Of padded texts: values that are masked have as many rows as the input."""
+    network = Network(
+        "(float[N,12,16] x, int64[N] lengths, float[16,8] w0) => (float[N,12,8] y)",
+        "h = MatMul(x, w0) l = ReduceMax<keepdims=0>(lengths) a = Constant<value_int=0>() "
+        "o = Constant<value_int=1>() p = Range(a, l, o) n = Shape(lengths) "
+        "c = Constant<value_ints=[1]>() k = Reshape(l, c) s = Concat<axis=0>(n, k) "
+        "e = Expand(p, s) u = Unsqueeze(lengths, c) m = Less(e, u) d = Constant<value_ints=[2]>() "
+        "v = Unsqueeze(m, d) z = Constant<value_float=0.0>() y = Where(v, h, z)",
+        {},
+    )
+    onnx.save(model_of(network), tmp_path / "net.onnx")
+    assert open_file(tmp_path / "net.onnx").output_evidence()["y"].rows == 0
 
 
 def test_a_size_that_is_computed_from_values_decides_rows(tmp_path: Path) -> None:
