@@ -4,7 +4,7 @@ A function that infers the output sizes for integer input sizes (a runtime) is c
 points. The expression that fits all of them is used: a constant, a size, a size times or plus a
 number, a sum or a product of two sizes, an affine function of one, or a multiple of it. What is
 equal at near points may rise further away, by a frame for each hop of samples, or by all samples of
-a frame: the hop gives more points. Sizes of 0 are no points: runtimes fail on them.
+a frame: the hop gives more points. Sizes that come to 0 are no points: runtimes fail on them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def symbolic_sizes(infer: InferSizes, shapes: Shapes) -> list[tuple[Size | None,
         return [tuple(sizes) for sizes in infer([tuple(map(int, shape)) for shape in shapes])]
     points = list(_sample_points(infer, shapes, symbolic))
     if not points:  # sizes are valid only at those of the capture: raises the reason
-        infer([tuple(_at(s, _hints(symbolic)) for s in shape) for shape in shapes])
-        raise CaptureError("an input is empty at the sizes of the example")
+        _infer_at(infer, shapes, _hints(symbolic))
     terms = list({str(s): s.node.expr for s in symbolic}.values())
     points += _far_points(infer, shapes, _hints(symbolic), [sizes for _, sizes in points])
     first = points[0][1]
@@ -75,11 +74,17 @@ def _sample_points(
 
 
 def _sizes_at(infer: InferSizes, shapes: Shapes, values: Values) -> list[Sizes] | None:
-    at = [tuple(_at(s, values) for s in shape) for shape in shapes]
     try:
-        return infer(at) if all(map(all, at)) else None
+        return _infer_at(infer, shapes, values)
     except CaptureError:
         return None
+
+
+def _infer_at(infer: InferSizes, shapes: Shapes, values: Values | Hints) -> list[Sizes]:
+    dynamic = (s for shape in shapes for s in shape if isinstance(s, torch.SymInt))
+    if not all(_at(s, values) for s in dynamic):
+        raise CaptureError("an input is empty at the sizes of the example")
+    return infer([tuple(_at(s, values) for s in shape) for shape in shapes])
 
 
 def _far_points(

@@ -97,15 +97,17 @@ def test_samples_of_whole_frames_rise_by_a_hop(hop: int, length: int) -> None:
 def test_an_empty_input_is_no_point() -> None:
     """ONNX Runtime ends the process on some, and gives other sizes on others."""
     shape = sizes(2, 6)
-    asked: list[Any] = []
 
     def infer(given: Any) -> Any:
         asked.append(given)
         return [(given[0][0],)]
 
+    asked: list[Any] = []
     with pytest.raises(CaptureError, match="empty at the sizes of the example"):
         symbolic_sizes(infer, [[shape[0], shape[1] // 100]])
-    assert len(asked) == 1
+    assert asked == []
+    ((batch,),) = symbolic_sizes(infer, [[shape[0], 0]])  # a state without past tokens
+    assert batch.node.expr == shape[0].node.expr
 
 
 def test_what_nothing_fits_is_known_when_the_model_runs() -> None:
