@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.api.float_source import float_source
-from qtool.backends.formats import open_file, quantization_warnings
+from qtool.backends.formats import open_file, warnings_on_files
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.conversion_options import DynamicSizes
 from qtool.core.errors import DataError
@@ -124,7 +124,8 @@ def report(
             layers=float_.layers(),
             bars=bars,
         )
-    warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
+        of_files = warnings_on_files(opened, float_.subject.timed or float_.subject.file)
+    warnings = (*of_files, *report.accuracy.warnings)
     report = replace(report, accuracy=replace(report.accuracy, warnings=warnings))
     from qtool.evaluation.report.page.render import write_report  # loads the plotting library
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.backends.model_file import FileFormat, ModelFile
+from qtool.backends.onnx.initializers import notes_on_inputs
 from qtool.backends.onnxruntime.onnx_file import OnnxFile
 from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.session import OtherRuntime, Session, in_order_of
@@ -129,11 +130,12 @@ def check_quantized(path: str | Path) -> None:
         )
 
 
-def quantization_warnings(file: ModelFile) -> list[str]:
-    """Return a sentence if a file that should be quantized is not."""
-    if file.is_quantized:
-        return []
-    return [f"{file.path.name} is not quantized: no tensor in it is int8 or of fewer bits"]
+def warnings_on_files(file: ModelFile, against: Path) -> list[str]:
+    """Return a sentence if a file that should be quantized is not, and one if the float file that
+    its speed is relative to is slower than it has to be."""
+    mark, other = "no tensor in it is int8 or of fewer bits", open_file(against)
+    texts = [] if file.is_quantized else [f"{file.path.name} is not quantized: {mark}"]
+    return texts + (notes_on_inputs(other.outline) if isinstance(other, OnnxFile) else [])
 
 
 def is_model(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.formats import open_file, quantization_warnings, runtime_title
+from qtool.backends.formats import open_file, runtime_title, warnings_on_files
 from qtool.backends.session import PortInfo
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
@@ -100,6 +100,7 @@ def _evaluation(
     subjects: Sequence[Subject], accuracy: Accuracy, timings: tuple[Timing, ...], runtime: str
 ) -> Evaluation:
     opened = open_file(subjects[1].file)
+    warnings = warnings_on_files(opened, subjects[0].timed or subjects[0].file)
     own = ModelFacts.of(subjects[1], opened.coverage() if opened.is_quantized else None, False)
     return Evaluation(
         models=(
@@ -107,7 +108,7 @@ def _evaluation(
             own if runtime == NATIVE else replace(own, timed=""),
         ),
         machine=this_machine(),
-        accuracy=replace(accuracy, warnings=(*quantization_warnings(opened), *accuracy.warnings)),
+        accuracy=replace(accuracy, warnings=(*warnings, *accuracy.warnings)),
         latency=timings,
         runtime="" if runtime == NATIVE else runtime_title(runtime),
     )

@@ -17,8 +17,8 @@ from qtool.backends.formats import (
     open_file,
     open_like,
     open_model,
-    quantization_warnings,
     runtime_title,
+    warnings_on_files,
 )
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, FileError, VerificationError, missing
@@ -176,7 +176,7 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
         raise missing(file, FileError)
     try:
         opened = open_file(file)
-        for sentence in quantization_warnings(opened):
+        for sentence in warnings_on_files(opened, against):
             log_warning(sentence)
         open_model(file, runtime=options.runtime)
         test = opened.check_self_test()

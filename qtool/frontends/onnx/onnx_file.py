@@ -17,7 +17,7 @@ import onnx
 import torch
 from onnx.external_data_helper import load_external_data_for_model
 
-from qtool.backends.onnx.initializers import check_weight_files, expand_sparse
+from qtool.backends.onnx.initializers import check_weight_files, expand_sparse, notes_on_inputs
 from qtool.backends.onnx.loops import DeadlineError
 from qtool.backends.onnx.origin import read_source_metadata
 from qtool.backends.onnx.storage import model_files
@@ -29,7 +29,6 @@ from qtool.core.data.noise_inputs import Noise
 from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
-from qtool.core.number_texts import quantity
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.types import Array
@@ -104,7 +103,7 @@ def _load(file: Path, whole: bool, fixed: Mapping[str, Any]) -> OnnxModule:
         model = _message(file, whole)
         types = types_to_convert(model)
         external = NO_EXTERNAL_WEIGHTS if whole else map_external_weights(model, file.parent, types)
-        notes = (*convert_to_float32(model, types), *_note_on_inputs(model))
+        notes = (*convert_to_float32(model, types), *notes_on_inputs(model))
         constants = fix_inputs(model, fixed)
         model = check_and_inline(model)
         draws = take_draws(model) if whole else None
@@ -115,18 +114,6 @@ def _load(file: Path, whole: bool, fixed: Mapping[str, Any]) -> OnnxModule:
     module.path = file.absolute()
     module.file_bytes = sum(f.stat().st_size for f in model_files(file))
     return module
-
-
-def _note_on_inputs(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield a note if weights are inputs, as exporters wrote them up to 2019: ONNX Runtime neither
-    folds nor packs what a caller can replace, as from IR version 4 on."""
-    stored = {i.name for i in model.graph.initializer}
-    count = sum(i.name in stored for i in model.graph.input)
-    if count and model.ir_version >= 4:
-        yield (
-            f"the float file lists {quantity(count, 'weight')} as inputs, which ONNX Runtime "
-            "cannot prepare for its kernels; a part of the speed-up is that they no longer are"
-        )
 
 
 def _message(file: Path, whole: bool) -> onnx.ModelProto:
