@@ -69,7 +69,7 @@ often the largest layer."""
 
 WORTH_DB = 2.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
-FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones; choices alike
+FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices
 LIKELY = 4 * TRIED  # sources that are measured, of more the worst by an estimate
 JUDGES = 32  # held-out samples, on which the plan may not be worse
@@ -102,7 +102,7 @@ class _Error(NamedTuple):
     """Largest relative squared error of a compared value.
 
     Attributes:
-        few: error of the first `FEW` batches; infinite where there are no more.
+        few: error of the first `FEW` batches; infinite where there are fewer.
         whole: error of all batches.
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qtool.core.types import Array
 from qtool.metrics.output_kind import sums_to_one
-from qtool.metrics.texts import changes_text, same_texts
+from qtool.metrics.texts import changes_text
 from qtool.metrics.token_scores import log_softmax
 
 FEWEST = 8  # samples whose errors tell what others have
@@ -37,7 +37,7 @@ def expected_same_class(a: Array, b: Array, others: Array | None = None) -> floa
     return 1 - float((errors > margins[:, None]).mean()) / 2
 
 
-def expected_same_text(a: Array, b: Array, blank: int) -> float | None:
+def expected_same_text(a: Array, b: Array, blank: int, equal: float) -> float | None:
     """Return the share of equal texts to expect; None as for `expected_same_class`.
 
     A text stays if no position changes that another label would make another text of. Neighbours
@@ -48,6 +48,7 @@ def expected_same_text(a: Array, b: Array, blank: int) -> float | None:
         a: scores of the float model, [samples, positions, classes].
         b: those of the quantized model.
         blank: the class between characters.
+        equal: share of equal texts of the samples.
     """
     if not FEWEST <= len(a) <= MOST_TEXTS or not np.isfinite(b).all():
         return None
@@ -55,8 +56,7 @@ def expected_same_text(a: Array, b: Array, blank: int) -> float | None:
     larger = 1 - np.searchsorted(np.sort(errors, None), margins, side="right") / errors.size
     counts = changes_text(best[..., 1], best[..., 0], blank)
     estimate = float((1 - larger / 2 * counts).prod(1).mean())
-    equal = int(same_texts(a.argmax(-1), b.argmax(-1), blank).sum())
-    return (FEWEST * estimate + equal) / (FEWEST + len(a))
+    return (FEWEST * estimate + equal * len(a)) / (FEWEST + len(a))
 
 
 def expected_same_decision(a: Array, b: Array, others: Array | None = None) -> float | None:

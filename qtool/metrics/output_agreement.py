@@ -288,7 +288,7 @@ def _same_classes(name: str, a: Array, b: Array, more: Array | None) -> OutputAg
     blank = blank_of(real, a.shape[-1]) if a.ndim == 3 and len(a) > 1 else None
     if blank is not None:
         texts = _same_texts(name, real, coded, blank)
-        return texts._replace(expected=expected_same_text(a, b, blank))
+        return texts._replace(expected=expected_same_text(a, b, blank, texts.value))
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
     expected = expected_same_class(a[rows], b[rows], more) if kind == CLASS else None

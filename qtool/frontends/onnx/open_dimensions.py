@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 
 from qtool.backends.onnx.nested_graphs import all_graphs, inner_graphs, nested_nodes
-from qtool.backends.onnx.storage import fits_one_message, outline
+from qtool.backends.onnx.storage import outline
 
 _NO_NAME = re.compile(
     r"[^A-Za-z]*|none|nan|unk(nown)?_*\d*|(p2o\.)?DynamicDimension\.\d+", re.IGNORECASE
@@ -36,9 +36,7 @@ def clear_wrong_ranks(model: onnx.ModelProto) -> None:
     _, *inner = all_graphs(model.graph)
     try:
         if inner:
-            onnx.shape_inference.infer_shapes(
-                model if fits_one_message(model) else outline(model), strict_mode=True
-            )
+            onnx.shape_inference.infer_shapes(outline(model), strict_mode=True)
     except onnx.shape_inference.InferenceError:
         for info in (i for graph in inner for i in (*graph.output, *graph.value_info)):
             info.type.tensor_type.ClearField("shape")
